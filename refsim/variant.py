@@ -1,0 +1,171 @@
+"""What an attention call computes, whatever algorithm computes it: scale, mask, softcap, ALiBi, sinks.
+
+Every mask here is a *band*: query i sees the keys from `i + offset - left` to `i + offset + right`. Causal is right=0,
+a sliding window sets left (and right), and the alignment sets the offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+Align = Literal["bottom-right", "top-left"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The visible keys of `n` queries over `T` keys: `left` before and `right` after position `i + offset`.
+
+    None means unlimited on that side.
+    """
+
+    n: int
+    T: int
+    offset: int
+    left: int | None
+    right: int | None
+
+    def first(self, i: Any) -> Any:
+        """First key that query i sees (an int, or an array of them for an array), clipped to [0, T]."""
+        if self.left is None:
+            return np.zeros_like(i)
+        return np.clip(i + self.offset - self.left, 0, self.T)
+
+    def stop(self, i: Any) -> Any:
+        """One past the last key that query i sees, clipped to [0, T]."""
+        return (
+            np.clip(i + self.offset + self.right + 1, 0, self.T) if self.right is not None else np.full_like(i, self.T)
+        )
+
+    def hidden(self, queries: Int[np.ndarray, " r"], keys: Int[np.ndarray, " c"]) -> Bool[np.ndarray, "r c"]:
+        """True where a query doesn't see a key."""
+        at = queries[:, None] + self.offset
+        hide = np.zeros((len(queries), len(keys)), bool)
+        if self.left is not None:
+            hide |= keys < at - self.left
+        if self.right is not None:
+            hide |= keys > at + self.right
+        return hide
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The keywords of an attention call, checked. Build it with `Variant.of`."""
+
+    scale: float
+    causal: bool
+    align: Align
+    window: tuple[int | None, int | None]
+    softcap: float | None
+    alibi_slopes: Float[np.ndarray, " H"] | None
+    sinks: Float[np.ndarray, " H"] | None
+
+    @classmethod
+    def of(
+        cls,
+        heads: int,
+        head_dim: int,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        align: Align = "bottom-right",
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Any = None,
+        sinks: Any = None,
+    ) -> Variant:
+        """Check the keywords and fill in the defaults (scale 1/sqrt(head_dim)).
+
+        window: keys (before, after) a query's own position; None or -1 is unlimited.
+        softcap: scores become `softcap * tanh(s / softcap)`; None or 0 leaves them.
+        alibi_slopes: (H,); a key at distance d gets `-slope * d`.
+        sinks: (H,); one more logit in each row's denominator, with no value behind it.
+
+        >>> Variant.of(8, 64, window=(15, -1)).window
+        (15, None)
+        """
+        if scale is None:
+            scale = head_dim**-0.5
+        if not np.isfinite(scale):
+            raise ValueError(f"scale must be finite, got {scale}")
+        if align not in ("bottom-right", "top-left"):
+            raise ValueError(f"align must be 'bottom-right' or 'top-left', got {align!r}")
+        if softcap is not None and not (np.isfinite(softcap) and softcap >= 0):
+            raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap}")
+        return cls(
+            scale=float(scale),
+            causal=bool(causal),
+            align=align,
+            window=_window(window),
+            softcap=float(softcap) if softcap else None,
+            alibi_slopes=_per_head("alibi_slopes", alibi_slopes, heads),
+            sinks=_per_head("sinks", sinks, heads),
+        )
+
+    def band(self, n: int, T: int) -> Band:
+        """The mask of n queries over T keys. Under bottom-right alignment query i sits at key position T - n + i."""
+        left, right = self.window
+        if self.causal:
+            right = 0
+        return Band(n, T, T - n if self.align == "bottom-right" else 0, left, right)
+
+
+def _window(window: Any) -> tuple[int | None, int | None]:
+    if window is None:
+        return (None, None)
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ValueError(f"window must be (keys before, keys after) or None, got {window!r}") from None
+    sides = []
+    for side, size in (("before", left), ("after", right)):
+        if size is not None and size != int(size):
+            raise ValueError(f"window: keys {side} must be a whole number, -1 or None, got {size!r}")
+        if size is not None and size < -1:
+            raise ValueError(f"window: keys {side} must be 0 or more, or -1 or None for unlimited, got {size}")
+        sides.append(None if size is None or size == -1 else int(size))
+    return (sides[0], sides[1])
+
+
+def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    array = np.asarray(values, np.float64)
+    if array.shape != (heads,):
+        raise ValueError(f"{name} must hold one number a query head, shape ({heads},), got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got {array}")
+    return array
+
+
+def check_qkv(q: Any, k: Any, v: Any) -> tuple[int, int, int, int, int, int]:
+    """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and return (n, H, D, T, G, Dv).
+
+    Raises TypeError for a type that isn't floating, ValueError for shapes that don't fit together.
+    """
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise TypeError(f"{name} must be an array, got {type(array).__name__}")
+        if len(array.shape) != 3:
+            raise ValueError(f"{name} must have 3 axes (tokens, heads, head_dim), got shape {tuple(array.shape)}")
+    n, H, D = q.shape
+    T, G, Dk = k.shape
+    if v.shape[:2] != (T, G):
+        raise ValueError(f"k and v must agree in tokens and heads, got k {tuple(k.shape)} and v {tuple(v.shape)}")
+    check_heads(H, G, D, Dk)
+    return n, H, D, T, G, v.shape[2]
+
+
+def check_heads(H: int, G: int, D: int, Dk: int) -> None:
+    """Check that H query heads share G KV heads evenly and that queries and keys have one size."""
+    if D != Dk:
+        raise ValueError(f"q and k must have one head_dim, got {D} and {Dk}")
+    if D == 0:
+        raise ValueError("head_dim is 0; queries and keys need at least one number")
+    if G == 0 or H == 0 or H % G:
+        raise ValueError(f"{H} query heads can't share {G} KV heads evenly; query heads must be a multiple of KV heads")
