@@ -1,0 +1,96 @@
+"""Where a token's K and V lie: position -> (logical block, slot) -> physical block -> offset -> bytes.
+
+Source: the paged KV cache text, address arithmetic. All arithmetic is 64-bit or Python's own integers, because the
+product `physical block x block stride` is what overflows 32 bits in large pools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+
+def locate(position: int, block_size: int) -> tuple[int, int]:
+    """Logical block and slot of a token position: `(position // B, position % B)`.
+
+    >>> locate(37, 16)
+    (2, 5)
+    """
+    _check_block_size(block_size)
+    if position < 0:
+        raise ValueError(f"position is {position}; positions count from 0")
+    return divmod(position, block_size)
+
+
+def element_offset(physical_block: int, slot: int, block_size: int, kv_dim: int) -> int:
+    """Offset, in elements, of a token's K (or V) row in a layer's pool; `kv_dim = num_kv_heads * head_dim`.
+
+    >>> element_offset(7, 5, 16, 1024)
+    119808
+    """
+    _check_block_size(block_size)
+    if not 0 <= slot < block_size:
+        raise ValueError(f"slot is {slot}; a block of {block_size} has slots 0 to {block_size - 1}")
+    if physical_block < 0 or kv_dim < 1:
+        raise ValueError(f"physical_block={physical_block} and kv_dim={kv_dim}; expected >= 0 and >= 1")
+    return int(physical_block) * int(block_size) * int(kv_dim) + int(slot) * int(kv_dim)
+
+
+def byte_offset(physical_block: int, slot: int, block_size: int, kv_dim: int, itemsize: int = 4) -> int:
+    """The same offset in bytes.
+
+    >>> byte_offset(7, 5, 16, 1024, itemsize=4)
+    479232
+    """
+    return element_offset(physical_block, slot, block_size, kv_dim) * itemsize
+
+
+def first_overflowing_block(block_stride: int, *, bits: int = 32, signed: bool = True) -> int:
+    """First physical block with an offset that `bits`-wide arithmetic can't hold.
+
+    `block_stride` is the distance between blocks in the unit the kernel counts in (elements or bytes). Block b covers
+    offsets `b*stride .. (b+1)*stride - 1`; the answer is the first block of which any offset is beyond the type.
+
+    >>> first_overflowing_block(16384, signed=False)  # 262144 * 16384 = 2**32, which 32 bits turn into 0
+    262144
+    >>> first_overflowing_block(16 * 1024 * 4)  # bytes, block of 16 tokens, kv_dim 1024, float32
+    32768
+    """
+    if block_stride < 1:
+        raise ValueError(f"block_stride is {block_stride}; expected at least 1")
+    return 2 ** (bits - 1 if signed else bits) // int(block_stride)
+
+
+def slot_to_block(
+    slot_mapping: Int64[np.ndarray, "tokens"], block_size: int, num_blocks: int
+) -> tuple[Int64[np.ndarray, "tokens"], Int64[np.ndarray, "tokens"]]:
+    """Split slots (`block * block_size + offset`) into blocks and offsets; -1 (skip) gives (-1, -1).
+
+    Raises ValueError for any other slot outside the pool, which is what a slot made with another block size looks like.
+
+    >>> slot_to_block(np.array([75849, -1]), 16, 16384)
+    (array([4740,   -1]), array([ 9, -1]))
+    """
+    _check_block_size(block_size)
+    slots = np.asarray(slot_mapping)
+    if slots.ndim != 1 or slots.dtype.kind not in "iu":
+        raise ValueError(f"slot_mapping is {slots.dtype}{list(slots.shape)}; expected a 1-D array of integers")
+    slots = slots.astype(np.int64)
+    bad = (slots < -1) | (slots >= num_blocks * block_size)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"slot_mapping[{row}] is {slots[row]}; {num_blocks} blocks of {block_size} have slots 0 to "
+            f"{num_blocks * block_size - 1} (and -1 to skip a row). Was it made with another block size?"
+        )
+    skip = slots == -1
+    return np.where(skip, -1, slots // block_size), np.where(skip, -1, slots % block_size)
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size < 1:
+        raise ValueError(f"block_size is {block_size}; a block holds at least one token")

@@ -1,0 +1,19 @@
+"""What a manager did, in order: a record that can be stepped through and drawn."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    """One thing done to blocks.
+
+    `kind` is `allocate` (fresh blocks), `share` (one more table holds them), `copy` (`blocks` were copied to `onto`
+    before a write), `cache` (entered the prefix cache), `hit` (found there), `evict` (dropped from it), `free` (went
+    back on the free stack). `seq_id` is None where no sequence is concerned.
+    """
+
+    kind: str
+    seq_id: object
+    blocks: tuple[int, ...]
+    onto: tuple[int, ...] = ()

@@ -1,0 +1,302 @@
+"""The block manager: which physical blocks each sequence holds, with sharing and copy-on-write.
+
+Source: the paged KV cache text (sharing, reference counts, copy-on-write, the request life); PagedAttention, SOSP 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refsim.kvcache.chain import Chain, check_ids
+from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks
+from refsim.kvcache.events import Event
+from refsim.kvcache.invariants import check_invariants
+from refsim.kvcache.pool import BlockPool
+from refsim.kvcache.sequence import SequenceTable
+from refsim.kvcache.sizing import blocks_for
+from refsim.kvcache.tables import BlockTables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from jaxtyping import Int32
+    from numpy.typing import ArrayLike
+
+    from refsim.kvcache.prefix import PrefixCache
+
+_NONE = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts of blocks (`usable = free + used + evictable`), sequences, their tokens, and reserved unused slots."""
+
+    usable: int
+    free: int
+    used: int
+    evictable: int
+    sequences: int
+    tokens: int
+    unused_slots: int
+
+
+class BlockManager(BlockTables):
+    """Block tables of `block_size` tokens over a pool of `num_blocks`.
+
+    `tables` is the number of block tables a sequence has: 1, shared by all layers, or the number of layers, and then
+    all layers take their blocks from this pool. `prefix_cache=True` keeps full blocks for later sequences that begin
+    with the same token ids. `free_order` and `reserved` are BlockPool's. `record=True` keeps `events`.
+
+    >>> m = BlockManager(8, 16, free_order=[0, 3, 5, 1, 2, 4, 6, 7])
+    >>> m.allocate(1, 40), m.table(1)
+    (0, array([0, 3, 5], dtype=int32))
+    >>> m.adopt(2, m.table(1)[:2], 32)  # a shared prefix
+    >>> m.allocate(3, 20), m.table(3), m.pool.refs
+    (0, array([1, 2], dtype=int32), array([2, 1, 1, 2, 0, 1, 0, 0], dtype=int32))
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        tables: int = 1,
+        prefix_cache: bool = False,
+        free_order: Sequence[int] | None = None,
+        reserved: int = 0,
+        record: bool = False,
+    ) -> None:
+        super().__init__(block_size, tables)
+        if prefix_cache and tables > 1:
+            raise ValueError(f"prefix_cache needs one table for all layers (tables=1), not {tables}")
+        self.pool = BlockPool(num_blocks, free_order=free_order, reserved=reserved)
+        self.prefix: PrefixCache | None = None
+        if prefix_cache:
+            from refsim.kvcache.prefix import PrefixCache
+
+            self.prefix = PrefixCache(self.pool, block_size)
+        self.events: list[Event] | None = [] if record else None
+        self._copied: list[Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None]] = []
+        self._freed: list[Callable[[Int32[np.ndarray, "n"]], None]] = []
+
+    # -- the life of a sequence ------------------------------------------------------------------------------------
+
+    def allocate(
+        self, seq_id: Hashable, tokens: int | ArrayLike | Chain, *, chunk: int | None = None, salt: int = 0
+    ) -> int:
+        """Start a sequence: blocks for its tokens, given as a count or as token ids. Returns the tokens found cached.
+
+        With a prefix cache and token ids, leading full blocks that are cached are shared, but at least one token is
+        left to compute. `chunk` takes blocks for that many tokens after the hit only; `append` takes the rest. `salt`
+        keeps the blocks apart from those of other salts. A `Chain` built before saves hashing the ids again.
+
+        Raises DuplicateSequence, OutOfBlocks, ValueError.
+        """
+        if seq_id in self._sequences:
+            raise DuplicateSequence(seq_id)
+        chain, total = self._chain(tokens, salt)
+        hit = self.prefix.match(chain) if self.prefix is not None and chain is not None else _NONE
+        start = hit.size * self.block_size
+        length = total if chunk is None else min(total, start + chunk)
+        needed = self.tables * blocks_for(length, self.block_size) - hit.size
+        resting = self.prefix.resting(hit) if self.prefix is not None else 0
+        self._check_room(needed, f"sequence {seq_id!r} of {length} tokens", held_back=resting)
+        if self.prefix is not None and hit.size:
+            self.prefix.hold(hit)
+            self._note("hit", seq_id, hit)
+        fresh = self._take(needed, seq_id).reshape(self.tables, -1)
+        seq = SequenceTable(np.concatenate([hit[None], fresh], axis=1) if hit.size else fresh, length, chain)
+        seq.computed, seq.cached = start, hit.size
+        self._sequences[seq_id] = seq
+        return start
+
+    def append(self, seq_id: Hashable, tokens: int | ArrayLike = 1) -> None:
+        """Make room for further tokens (a count, or ids): new blocks where full, a copy first where the tail is shared.
+
+        Raises UnknownSequence, OutOfBlocks, ValueError.
+        """
+        seq = self._get(seq_id)
+        ids = None if isinstance(tokens, int | np.integer) else check_ids(tokens)
+        count = int(tokens) if ids is None else ids.size  # type: ignore[arg-type]
+        if count < 0:
+            raise ValueError(f"can't append {count} tokens; expected 0 or more")
+        if ids is not None and seq.chain is not None and seq.chain.known != seq.tokens:
+            raise ValueError(
+                f"sequence {seq_id!r} has {seq.tokens} tokens, {seq.chain.known} of them with ids; give a count here"
+            )
+        tail = seq.table[:, -1] if count and seq.tokens % self.block_size else _NONE
+        shared = tail[self.pool.refs[tail] > 1] if tail.size else _NONE
+        columns = blocks_for(seq.tokens + count, self.block_size) - seq.blocks
+        needed = columns * self.tables + shared.size
+        if needed:
+            self._check_room(needed, f"appending {count} token(s) to sequence {seq_id!r}")
+            if shared.size:
+                self._copy_on_write(seq_id, tail, shared)
+            if columns:
+                seq.extend(self._take(columns * self.tables, seq_id).reshape(self.tables, columns))
+        seq.tokens += count
+        if ids is not None and seq.chain is not None:
+            seq.chain.extend(ids)
+
+    def fork(self, parent_id: Hashable, child_id: Hashable) -> None:
+        """A second sequence that holds the parent's blocks; the first of them to write into the tail copies it."""
+        parent = self._get(parent_id)
+        if child_id in self._sequences:
+            raise DuplicateSequence(child_id)
+        self.pool.share(parent.holds())
+        self._sequences[child_id] = parent.copy()
+        self._note("share", child_id, parent.table.ravel())
+
+    def adopt(self, seq_id: Hashable, block_ids: ArrayLike, num_tokens: int) -> None:
+        """A sequence over blocks that others hold already, its tokens written: sharing by hand.
+
+        `block_ids` is (blocks,), or (tables, blocks). Raises ValueError when a block is not live or the count is wrong.
+        """
+        if seq_id in self._sequences:
+            raise DuplicateSequence(seq_id)
+        ids = np.atleast_2d(np.asarray(block_ids, dtype=np.int32)).copy()
+        if ids.shape != (self.tables, blocks_for(num_tokens, self.block_size)):
+            raise ValueError(
+                f"block_ids is {ids.shape}; {num_tokens} tokens take "
+                f"({self.tables}, {blocks_for(num_tokens, self.block_size)}) blocks"
+            )
+        seq = SequenceTable(ids, num_tokens)
+        seq.repeats = np.unique(ids).size < ids.size
+        if self.prefix is not None:
+            self.prefix.hold(seq.holds())
+        else:
+            self.pool.share(seq.holds())
+        seq.computed = num_tokens
+        self._sequences[seq_id] = seq
+        self._note("share", seq_id, ids.ravel())
+
+    def commit(self, seq_id: Hashable, computed: int | None = None) -> None:
+        """Say that the K and V of the first `computed` tokens (all, by default) are written.
+
+        With a prefix cache, full blocks of known ids enter it. Where the cache holds the same block already, the
+        sequence's table is pointed at that one and the twin is freed.
+        """
+        seq = self._get(seq_id)
+        computed = seq.tokens if computed is None else computed
+        if not seq.computed <= computed <= seq.tokens:
+            raise ValueError(
+                f"computed is {computed}; sequence {seq_id!r} has {seq.tokens} tokens, {seq.computed} computed before"
+            )
+        seq.computed = computed
+        if self.prefix is None or seq.chain is None:
+            return
+        full = min(computed, seq.chain.known) // self.block_size
+        if full > seq.cached:
+            entered, twins = self.prefix.insert(seq.chain, seq.table[0], seq.cached, full)
+            seq.cached = full
+            self._note("cache", seq_id, entered)
+            if twins.size:
+                self._tell_freed(seq_id, self.pool.drop(twins))
+
+    def free(self, seq_id: Hashable) -> None:
+        """End a sequence: its references are dropped, and blocks without holders are recycled.
+
+        Raises UnknownSequence, also when it was freed before.
+        """
+        seq = self._get(seq_id)
+        del self._sequences[seq_id]
+        ids = seq.holds()
+        freed = self.pool.drop(ids)
+        if self.prefix is not None and freed.size < ids.size:
+            self.prefix.rest(ids)
+        self._tell_freed(seq_id, freed)
+
+    # -- the pool's side --------------------------------------------------------------------------------------------
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be taken now: free, or evictable from the prefix cache."""
+        return self.pool.free + (self.prefix.evictable if self.prefix is not None else 0)
+
+    def stats(self) -> Stats:
+        """Counts now, in time linear in the sequences."""
+        evictable = self.prefix.evictable if self.prefix is not None else 0
+        tokens = sum(s.tokens for s in self._sequences.values())
+        slots = sum(s.blocks for s in self._sequences.values()) * self.block_size
+        return Stats(
+            usable=self.pool.usable,
+            free=self.pool.free,
+            used=self.pool.usable - self.pool.free - evictable,
+            evictable=evictable,
+            sequences=len(self._sequences),
+            tokens=tokens,
+            unused_slots=slots - tokens,
+        )
+
+    def subscribe(
+        self,
+        *,
+        copied: Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None],
+        freed: Callable[[Int32[np.ndarray, "n"]], None],
+    ) -> None:
+        """Call `copied(sources, targets)` when blocks must be copied before a write, `freed(ids)` when they go back."""
+        self._copied.append(copied)
+        self._freed.append(freed)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless counts, tables, free stack and prefix cache agree with a recount."""
+        check_invariants(self)
+
+    def _chain(self, tokens: int | ArrayLike | Chain, salt: int) -> tuple[Chain | None, int]:
+        if isinstance(tokens, Chain):
+            if tokens.block_size != self.block_size:
+                raise ValueError(
+                    f"the chain has blocks of {tokens.block_size} tokens, the manager of {self.block_size}"
+                )
+            return tokens, tokens.known
+        if isinstance(tokens, int | np.integer):
+            if tokens < 0:
+                raise ValueError(f"can't allocate {tokens} tokens; expected 0 or more")
+            return None, int(tokens)
+        chain = Chain(tokens, self.block_size, salt)
+        return chain, chain.known
+
+    def _check_room(self, needed: int, what: str, held_back: int = 0) -> None:
+        available = self.available - held_back
+        if needed > available:
+            raise OutOfBlocks(needed, available, what)
+
+    def _take(self, count: int, seq_id: Hashable) -> Int32[np.ndarray, "count"]:
+        if count > self.pool.free and self.prefix is not None:
+            evicted = self.prefix.evict(count - self.pool.free)
+            self._note("evict", None, evicted)
+            self._tell_freed(None, self.pool.drop(evicted))
+        ids = self.pool.take(count)
+        self._note("allocate", seq_id, ids)
+        return ids
+
+    def _copy_on_write(
+        self, seq_id: Hashable, tail: Int32[np.ndarray, "tables"], shared: Int32[np.ndarray, "shared"]
+    ) -> None:
+        copies = self._take(shared.size, seq_id)
+        self._note("copy", seq_id, shared, copies)
+        for copied in self._copied:
+            copied(shared, copies)
+        tail[self.pool.refs[tail] > 1] = copies
+        self.pool.drop(shared)
+        if self.prefix is not None:
+            self.prefix.rest(shared)
+
+    def _tell_freed(self, seq_id: Hashable | None, ids: Int32[np.ndarray, "freed"]) -> None:
+        if ids.size:
+            self._note("free", seq_id, ids)
+            for freed in self._freed:
+                freed(ids)
+
+    def _note(
+        self,
+        kind: str,
+        seq_id: Hashable | None,
+        ids: Int32[np.ndarray, "blocks"],
+        onto: Int32[np.ndarray, "blocks"] = _NONE,
+    ) -> None:
+        if self.events is not None and ids.size:
+            self.events.append(Event(kind, seq_id, tuple(ids.tolist()), tuple(onto.tolist())))

@@ -1,0 +1,188 @@
+"""K and V values in the manager's blocks: pools of all layers, written through slot mappings.
+
+Source: the paged KV cache text. Layout of a layer's pool: (num_blocks, block_size, num_kv_heads, head_dim).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+
+from refsim.kvcache.address import slot_to_block
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from jaxtyping import Float, Int32, Int64
+    from numpy.typing import DTypeLike
+
+    from refsim.kvcache.manager import BlockManager
+
+_DTYPES = tuple(
+    np.dtype(t)
+    for t in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+)
+
+
+class PagedKV:
+    """The cache with its values. The manager decides which blocks; this holds what is in them.
+
+    `k` is (layers, num_blocks, block_size, num_kv_heads, head_dim), `v` the same with `v_head_dim`. When the manager
+    gives each layer its own table (`manager.tables == layers`), layers share one pool and the first axis is 1.
+    With `poison` every slot that no token was written to holds NaN, and freed blocks are poisoned again, so that
+    reading what one shouldn't shows. Copies before a write and frees follow from the manager by subscription.
+
+    >>> from refsim.kvcache import BlockManager
+    >>> kv = PagedKV(BlockManager(4, 2), layers=1, num_kv_heads=1, head_dim=1)
+    >>> kv.manager.allocate("a", 0)
+    0
+    >>> kv.append("a", np.array([[[[1.0]], [[2.0]], [[3.0]]]]), np.array([[[[4.0]], [[5.0]], [[6.0]]]]))
+    >>> kv.gather("a")[1].ravel(), kv.table("a"), int(np.isnan(kv.k).sum())
+    (array([4., 5., 6.], dtype=float32), array([0, 1], dtype=int32), 5)
+    """
+
+    def __init__(
+        self,
+        manager: BlockManager,
+        layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: DTypeLike = np.float32,
+        *,
+        v_head_dim: int | None = None,
+        poison: bool = True,
+    ) -> None:
+        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        for name, value in [("layers", layers), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)]:
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+        if v_head_dim < 0:
+            raise ValueError(f"v_head_dim is {v_head_dim}; expected 0 (K only) or more")
+        if np.dtype(dtype) not in _DTYPES:
+            raise ValueError(f"dtype {np.dtype(dtype)} can't be cached; expected one of {[d.name for d in _DTYPES]}")
+        if manager.tables not in (1, layers):
+            raise ValueError(f"the manager has {manager.tables} tables a sequence; {layers} layers need 1 or {layers}")
+        self.manager = manager
+        self.layers = layers
+        self.poison = poison
+        self.dtype = np.dtype(dtype)
+        pools = layers if manager.tables == 1 else 1
+        shape = (pools, manager.pool.num_blocks, manager.block_size, num_kv_heads)
+        fill = np.nan if poison else 0
+        self.k: Float[np.ndarray, "pools num_blocks block_size heads head_dim"]
+        self.v: Float[np.ndarray, "pools num_blocks block_size heads v_head_dim"]
+        self.k = np.full((*shape, head_dim), fill, self.dtype)
+        self.v = np.full((*shape, v_head_dim), fill, self.dtype)
+        manager.subscribe(copied=self._copy, freed=self._clear)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pools."""
+        return self.k.nbytes + self.v.nbytes
+
+    def append(
+        self,
+        seq_id: Hashable,
+        k: Float[np.ndarray, "layers n heads head_dim"],
+        v: Float[np.ndarray, "layers n heads v_head_dim"],
+    ) -> None:
+        """Take room for n more tokens and write their K and V in all layers. All or nothing."""
+        k, v = np.asarray(k), np.asarray(v)
+        start = self.manager.length(seq_id)
+        if k.ndim != 4 or k.shape[0] != self.layers:
+            raise ValueError(f"k is {k.shape}; expected ({self.layers} layers, tokens, heads, head_dim)")
+        self._check_rows(k[0], v[0] if v.ndim == 4 and v.shape[0] == self.layers else v, k.shape[1])
+        self.manager.append(seq_id, k.shape[1])
+        for layer in range(self.layers):
+            self.write(self.slot_mapping(seq_id, start, k.shape[1], layer), k[layer], v[layer], layer=layer)
+
+    def write(
+        self,
+        slot_mapping: Int64[np.ndarray, "n"],
+        k: Float[np.ndarray, "rows heads head_dim"],
+        v: Float[np.ndarray, "rows heads v_head_dim"],
+        *,
+        layer: int = 0,
+    ) -> None:
+        """Write row i of K and V to slot `slot_mapping[i]` of a layer, rounded to the cache's type.
+
+        -1 skips a row, and rows beyond the mapping (padding) are not written. Raises ValueError, and writes nothing, for
+        any other slot out of range, a slot named twice, and a block that is free or shared: nobody may write
+        into what another holder reads.
+        """
+        pool = self._pool(layer)
+        slots = np.asarray(slot_mapping)
+        blocks, offsets = slot_to_block(slots, self.manager.block_size, self.manager.pool.num_blocks)
+        k, v = np.asarray(k), np.asarray(v)
+        self._check_rows(k, v, slots.size)
+        real = np.flatnonzero(blocks >= 0)
+        blocks, offsets = blocks[real], offsets[real]
+        refs = self.manager.pool.refs[blocks]
+        if (refs != 1).any():
+            block = int(blocks[refs != 1][0])
+            why = "free" if self.manager.pool.refs[block] == 0 else f"held by {self.manager.pool.refs[block]}"
+            raise ValueError(f"a slot of block {block}, which is {why}; allocate or append first, which also copies it")
+        if np.unique(slots[real]).size < real.size:
+            raise ValueError("slot_mapping names a slot twice; which row should it keep?")
+        self.k[pool, blocks, offsets] = k[real].astype(self.dtype)
+        self.v[pool, blocks, offsets] = v[real].astype(self.dtype)
+
+    def gather(
+        self, seq_id: Hashable, layer: int = 0
+    ) -> tuple[Float[np.ndarray, "tokens heads head_dim"], Float[np.ndarray, "tokens heads v_head_dim"]]:
+        """A contiguous copy of a sequence's K and V: what stage A does, and what it costs."""
+        slots = self.slot_mapping(seq_id, 0, self.manager.length(seq_id), layer)
+        blocks, offsets = slots // self.manager.block_size, slots % self.manager.block_size
+        pool = self._pool(layer)
+        return self.k[pool, blocks, offsets], self.v[pool, blocks, offsets]
+
+    def pools(
+        self, layer: int = 0
+    ) -> tuple[
+        Float[np.ndarray, "num_blocks block_size heads head_dim"],
+        Float[np.ndarray, "num_blocks block_size heads v_head_dim"],
+    ]:
+        """A layer's K and V pools, not copied: what a kernel reads through `block_tables`."""
+        return self.k[self._pool(layer)], self.v[self._pool(layer)]
+
+    def table(self, seq_id: Hashable, layer: int = 0) -> Int32[np.ndarray, "blocks"]:
+        """The block table a layer uses for a sequence."""
+        return self.manager.table(seq_id, self._table(layer))
+
+    def block_tables(self, seq_ids: Sequence[Hashable], layer: int = 0) -> Int32[np.ndarray, "sequences max_blocks"]:
+        """The block tables a layer uses, padded with -1."""
+        return self.manager.block_tables(seq_ids, self._table(layer))
+
+    def seq_lens(self, seq_ids: Sequence[Hashable]) -> Int32[np.ndarray, "sequences"]:
+        """Tokens of each sequence that have a slot."""
+        return self.manager.seq_lens(seq_ids)
+
+    def slot_mapping(self, seq_id: Hashable, start: int, count: int, layer: int = 0) -> Int64[np.ndarray, "count"]:
+        """Slots of tokens `start .. start + count - 1` in a layer."""
+        return self.manager.slot_mapping(seq_id, start, count, self._table(layer))
+
+    def _table(self, layer: int) -> int:
+        if not 0 <= layer < self.layers:
+            raise ValueError(f"layer is {layer}; the cache has {self.layers}, counted from 0")
+        return layer if self.manager.tables > 1 else 0
+
+    def _pool(self, layer: int) -> int:
+        return 0 if self.manager.tables > 1 else self._table(layer) or layer
+
+    def _check_rows(self, k: np.ndarray, v: np.ndarray, count: int) -> None:
+        for name, rows, pool in [("k", k, self.k), ("v", v, self.v)]:
+            if rows.ndim != 3 or rows.shape[1:] != pool.shape[3:] or rows.shape[0] < count:
+                raise ValueError(
+                    f"{name} is {rows.shape}; expected (at least {count} tokens, {pool.shape[3]} heads, {pool.shape[4]})"
+                )
+
+    def _copy(self, sources: Int32[np.ndarray, "n"], targets: Int32[np.ndarray, "n"]) -> None:
+        self.k[:, targets] = self.k[:, sources]
+        self.v[:, targets] = self.v[:, sources]
+
+    def _clear(self, ids: Int32[np.ndarray, "n"]) -> None:
+        if self.poison:
+            self.k[:, ids] = np.nan
+            self.v[:, ids] = np.nan
