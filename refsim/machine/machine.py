@@ -1,0 +1,271 @@
+"""The machine: HBM, an on-chip memory of hard size, kernels, and a ledger that sees every byte."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from refsim.machine.hbm import HBMArray, UncountedAccess
+from refsim.machine.ledger import Direction, Key, Ledger, Work
+from refsim.machine.tile import Buffer, Temporary, Tile
+from refsim.numerics import carrier, dtype_of, round_to
+
+DEFAULT_SRAM_NBYTES = 164 * 1024  # an A100's shared memory a multiprocessor
+
+
+class SramOverflow(MemoryError):
+    """A program asked for more on-chip memory than the machine has."""
+
+
+class HasSram(Protocol):
+    """Any device description that says how much on-chip memory a program can use."""
+
+    @property
+    def sram_nbytes(self) -> int: ...
+
+
+@dataclass
+class _Tally:
+    """The counters of one kernel while it runs."""
+
+    launches: int = 0
+    programs: int = 0
+    matmul_flops: int = 0
+    flops: int = 0
+    exponentials: int = 0
+    sram_peak_nbytes: int = 0
+
+
+class Machine:
+    """HBM arrays, an on-chip capacity in bytes and a ledger.
+
+    device: anything with `sram_nbytes`; or give `sram_nbytes` itself, None for no limit. Default: an A100's 164 KiB.
+
+    >>> machine = Machine()
+    >>> x, y = machine.hbm("x", np.arange(8.0)), machine.empty("y", (8,), "float64")
+    >>> with machine.kernel("double") as kernel, kernel.programs() as prog:
+    ...     tile = prog.load(x, ..., into=prog.buffer("x", (8,), "float64"))
+    ...     prog.store(2 * tile, y, ...)
+    >>> machine.to_host(y), machine.ledger().hbm_nbytes
+    (array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.]), 128)
+    """
+
+    def __init__(self, device: HasSram | None = None, *, sram_nbytes: int | None = DEFAULT_SRAM_NBYTES) -> None:
+        if sram_nbytes is not None and sram_nbytes <= 0:
+            raise ValueError(f"sram_nbytes must be positive, or None for no limit, got {sram_nbytes}")
+        self.sram_nbytes = sram_nbytes if device is None else device.sram_nbytes
+        self.nbytes: defaultdict[Key, int] = defaultdict(int)
+        self.tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+        self._running: str | None = None
+
+    def hbm(self, name: str, data: Any, *, writable: bool = False) -> HBMArray:
+        """Put `data` in HBM under `name`. Nothing is copied; unless writable, kernels may only read it."""
+        return HBMArray(name, np.asarray(data), writable=writable)
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> HBMArray:
+        """A new array in HBM, filled with NaN: reading what no kernel wrote shows."""
+        return HBMArray(name, np.full(shape, np.nan, dtype_of(dtype)), writable=True)
+
+    def to_host(self, array: HBMArray) -> np.ndarray:
+        """The values, read-only. Host copies don't cross the device's memory bus in a way that a kernel pays for."""
+        if self._running is not None:
+            raise UncountedAccess(f"{array.name!r} can't be copied to the host while kernel {self._running!r} runs")
+        host = array._data.view()
+        host.flags.writeable = False
+        return host
+
+    def ledger(self) -> Ledger:
+        """What all kernels have done so far."""
+        return Ledger(dict(self.nbytes), {name: Work(**vars(tally)) for name, tally in self.tallies.items()})
+
+    @contextmanager
+    def kernel(self, name: str) -> Iterator[Kernel]:
+        """Launch a kernel. Its programs run inside the `with` block."""
+        if self._running is not None:
+            raise RuntimeError(f"kernel {name!r} can't start inside kernel {self._running!r}")
+        self._running = name
+        self.tallies[name].launches += 1
+        try:
+            yield Kernel(self, name)
+        finally:
+            self._running = None
+
+
+class Kernel:
+    """One launch."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine, self.name = machine, name
+
+    @contextmanager
+    def programs(self, *grid: int) -> Iterator[Programs]:
+        """Run prod(grid) programs (thread blocks) side by side; what they hold on chip is gone afterwards."""
+        if any(size < 0 for size in grid):
+            raise ValueError(f"a grid can't be negative, got {grid}")
+        batch = Programs(self.machine, self.name, grid)
+        try:
+            yield batch
+        finally:
+            batch.end()
+
+
+class Programs:
+    """A batch of equal programs: what they load, hold and store."""
+
+    def __init__(self, machine: Machine, kernel: str, grid: tuple[int, ...]) -> None:
+        self.machine, self.kernel, self.grid = machine, kernel, grid
+        self.grid_ndim, self.count = len(grid), prod(grid)
+        self.work = machine.tallies[kernel]
+        self.work.programs += self.count
+        self.buffers: dict[str, Buffer] = {}
+        self.live_nbytes = 0
+
+    # On-chip memory
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """Declare on-chip memory for each program. Raises SramOverflow with need, limit and each buffer."""
+        dtype = dtype_of(dtype)
+        if name in self.buffers:
+            raise ValueError(f"buffer {name!r} is declared already, with shape {self.buffers[name].shape}")
+        nbytes = prod(shape) * dtype.itemsize
+        self.buffers[name] = Buffer(self, name, tuple(shape), dtype, nbytes)
+        self.charge(nbytes, name)
+        return self.buffers[name]
+
+    def charge(self, nbytes: int, what: str) -> None:
+        """Take on-chip memory from every program's share."""
+        self.live_nbytes += nbytes
+        limit = self.machine.sram_nbytes
+        if limit is not None and self.live_nbytes > limit:
+            declared = sum(b.nbytes for b in self.buffers.values())
+            parts = [f"{b.name} {b.shape} {b.dtype} {b.nbytes:,} B" for b in self.buffers.values()]
+            if self.live_nbytes > declared:
+                parts.append(f"temporaries {self.live_nbytes - declared:,} B")
+            raise SramOverflow(
+                f"kernel {self.kernel!r} needs {self.live_nbytes:,} B on chip and the machine has {limit:,} B; "
+                f"{what!r} did not fit. On chip: {'; '.join(parts)}. Use a smaller tile or a device with more"
+            )
+        self.work.sram_peak_nbytes = max(self.work.sram_peak_nbytes, self.live_nbytes)
+
+    def release(self, nbytes: int) -> None:
+        """Give on-chip memory back."""
+        self.live_nbytes -= nbytes
+
+    def end(self) -> None:
+        """Forget what is on chip: tiles of these programs raise StaleTile from now on."""
+        for buffer in self.buffers.values():
+            buffer.version = -1
+
+    def tile_of(self, buffer: Buffer, size: tuple[int, ...]) -> Tile:
+        """The first `size` elements along each axis of a buffer's own storage."""
+        self._check_fits(buffer, size)
+        if buffer.storage is None:
+            buffer.storage = np.full((*self.grid, *buffer.shape), np.nan, carrier(buffer.dtype))
+        index: tuple[Any, ...] = (..., *(slice(length) for length in size))
+        part = buffer.storage[index]
+        return Tile(part, buffer, buffer.dtype, 1)
+
+    def temporary(self, data: np.ndarray) -> Tile:
+        """A tile for the value of an expression; it takes on-chip memory for as long as it lives."""
+        repeat = self._repeat(data.shape)
+        per_program = prod(data.shape[self.grid_ndim :])
+        return Tile(data, Temporary(self, per_program * data.dtype.itemsize), data.dtype, repeat)
+
+    # Moving bytes
+
+    def load(self, source: HBMArray, index: Any, *, into: Buffer) -> Tile:
+        """Copy `source[index]` from HBM into a buffer; older tiles of that buffer are stale from now on.
+
+        The indexed part has the grid's axes in front (full, or 1 where every program loads the same) and at most the
+        buffer's size behind. Every program pays for its own copy.
+        """
+        part = source._data[index]
+        repeat = self._repeat(part.shape)
+        self._check_fits(into, part.shape[self.grid_ndim :])
+        self.machine.nbytes[Key(self.kernel, source.name, "HBM", "read")] += part.size * repeat * source.dtype.itemsize
+        held = carrier(into.dtype)
+        # A read-only source can't change under the kernel, so a view of it is as good as a copy, and faster.
+        data = part if part.dtype == held and not source.writable else part.astype(held)
+        if into.dtype not in (source.dtype, held):
+            data = round_to(data, into.dtype)
+        into.version += 1
+        tile = Tile(data, into, into.dtype, repeat)
+        self.count_sram(into.name, "write", tile.nbytes)
+        return tile
+
+    def load_index(self, source: HBMArray, index: Any) -> Any:
+        """Read integers (block ids, lengths) that address memory: every program reads them, and they are counted."""
+        if source.dtype.kind not in "iu":
+            raise TypeError(f"{source.name!r} holds {source.dtype}; only integers are read as an index")
+        part = source._data[index]
+        nbytes = np.size(part) * source.dtype.itemsize * self.count
+        self.machine.nbytes[Key(self.kernel, source.name, "HBM", "read")] += nbytes
+        return part
+
+    def store(self, tile: Tile, target: HBMArray, index: Any) -> None:
+        """Write a tile to `target[index]` in HBM, rounded to the target's type. Every program writes its own part."""
+        tile.check()
+        if not target.writable:
+            raise ValueError(f"{target.name!r} is an input of the kernel and can't be written")
+        if tile.repeat != 1:
+            raise ValueError(f"{self.count} programs would write one part of {target.name!r}: that is a race")
+        part = target._data[index]
+        if part.shape != tile.data.shape:
+            raise ValueError(f"{target.name!r}[{index}] has shape {part.shape}, the tile {tile.data.shape}")
+        with np.errstate(over="ignore"):
+            target._data[index] = tile.data
+        self.count_sram(tile.home.name, "read", tile.nbytes)
+        nbytes = tile.data.size * target.dtype.itemsize
+        self.machine.nbytes[Key(self.kernel, target.name, "HBM", "write")] += nbytes
+
+    # Computing
+
+    def mma(self, a: Tile, b: Tile, *, acc: Tile) -> None:
+        """acc += a @ b, as matrix units do it: in the accumulator, with no temporary on chip.
+
+        A weight of exactly zero in `a` never touches its row of `b`, so NaN there can't leak through 0 * NaN.
+        """
+        for tile in (a, b, acc):
+            tile.check()
+            self.count_sram(tile.home.name, "read", tile.nbytes)
+        with np.errstate(invalid="ignore", over="ignore"):
+            product = np.matmul(a.data, b.data)
+            if not np.isfinite(np.add.reduce(product, axis=None)):
+                product = _select_then_multiply(a.data, b.data)
+            acc.data += product
+        self.count_sram(acc.home.name, "write", acc.nbytes)
+        self.work.matmul_flops += 2 * acc.data.size * acc.repeat * a.data.shape[-1]
+
+    def count_sram(self, name: str, direction: Direction, nbytes: int) -> None:
+        """Add to the ledger's on-chip bytes."""
+        self.machine.nbytes[Key(self.kernel, name, "SRAM", direction)] += nbytes
+
+    def _repeat(self, shape: tuple[int, ...]) -> int:
+        """How many programs each element stands for, once the grid axes in front are checked."""
+        front = shape[: self.grid_ndim]
+        if front == self.grid:
+            return 1
+        if len(front) < self.grid_ndim or any(
+            size not in (1, full) for size, full in zip(front, self.grid, strict=True)
+        ):
+            raise ValueError(f"shape {shape} must begin with the grid {self.grid}, or 1 where programs share a value")
+        return self.count // prod(front)
+
+    def _check_fits(self, buffer: Buffer, size: tuple[int, ...]) -> None:
+        if len(size) != len(buffer.shape) or any(s > b for s, b in zip(size, buffer.shape, strict=True)):
+            raise ValueError(f"{size} doesn't fit buffer {buffer.name!r}, which was declared {buffer.shape}")
+
+
+def _select_then_multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b where a zero in `a` selects nothing, even beside inf or NaN in `b`. One column of `a` at a time."""
+    product = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
+    for j in range(a.shape[-1]):
+        weight = a[..., j, None]
+        product += np.where(weight == 0, 0, weight * b[..., j, None, :])
+    return product
