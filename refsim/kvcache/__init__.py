@@ -28,6 +28,7 @@ Every failed call leaves the manager and the cache exactly as they were.
 from refsim.kvcache.address import byte_offset, element_offset, first_overflowing_block, locate, slot_to_block
 from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequence
 from refsim.kvcache.events import Event
+from refsim.kvcache.index_formats import check_tables
 from refsim.kvcache.manager import BlockManager, Stats
 from refsim.kvcache.paged_kv import PagedKV
 from refsim.kvcache.pool import BlockPool
@@ -45,6 +46,7 @@ __all__ = [
     "block_nbytes",
     "blocks_for",
     "byte_offset",
+    "check_tables",
     "element_offset",
     "first_overflowing_block",
     "locate",

@@ -108,9 +108,9 @@ class PagedKV:
     ) -> None:
         """Write row i of K and V to slot `slot_mapping[i]` of a layer, rounded to the cache's type.
 
-        -1 skips a row, and rows beyond the mapping (padding) are not written. Raises ValueError, and writes nothing, for
-        any other slot out of range, a slot named twice, and a block that is free or shared: nobody may write
-        into what another holder reads.
+        -1 skips a row, and rows beyond the mapping (padding) are not written. Raises ValueError, and writes nothing,
+        for any other slot out of range, a slot named twice, and a block that is free or shared: nobody may write into
+        what another holder reads.
         """
         pool = self._pool(layer)
         slots = np.asarray(slot_mapping)
@@ -126,8 +126,9 @@ class PagedKV:
             raise ValueError(f"a slot of block {block}, which is {why}; allocate or append first, which also copies it")
         if np.unique(slots[real]).size < real.size:
             raise ValueError("slot_mapping names a slot twice; which row should it keep?")
-        self.k[pool, blocks, offsets] = k[real].astype(self.dtype)
-        self.v[pool, blocks, offsets] = v[real].astype(self.dtype)
+        rounded_k, rounded_v = k[real].astype(self.dtype), v[real].astype(self.dtype)
+        self.k[pool, blocks, offsets] = rounded_k
+        self.v[pool, blocks, offsets] = rounded_v
 
     def gather(
         self, seq_id: Hashable, layer: int = 0
@@ -163,19 +164,23 @@ class PagedKV:
         """Slots of tokens `start .. start + count - 1` in a layer."""
         return self.manager.slot_mapping(seq_id, start, count, self._table(layer))
 
-    def _table(self, layer: int) -> int:
+    def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer is {layer}; the cache has {self.layers}, counted from 0")
+
+    def _table(self, layer: int) -> int:
+        self._check_layer(layer)
         return layer if self.manager.tables > 1 else 0
 
     def _pool(self, layer: int) -> int:
-        return 0 if self.manager.tables > 1 else self._table(layer) or layer
+        self._check_layer(layer)
+        return 0 if self.manager.tables > 1 else layer
 
     def _check_rows(self, k: np.ndarray, v: np.ndarray, count: int) -> None:
         for name, rows, pool in [("k", k, self.k), ("v", v, self.v)]:
             if rows.ndim != 3 or rows.shape[1:] != pool.shape[3:] or rows.shape[0] < count:
                 raise ValueError(
-                    f"{name} is {rows.shape}; expected (at least {count} tokens, {pool.shape[3]} heads, {pool.shape[4]})"
+                    f"{name} is {rows.shape}; expected (at least {count} rows, {pool.shape[3]} heads, {pool.shape[4]})"
                 )
 
     def _copy(self, sources: Int32[np.ndarray, "n"], targets: Int32[np.ndarray, "n"]) -> None:
