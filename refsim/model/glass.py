@@ -1,0 +1,89 @@
+"""Weights of the PyPI package glassllm: a small decoder trained on Lewis Carroll, in an `.npz` beside its tokenizer.
+
+The package brings the weights; the decoder that runs them is ours. Its matrices are stored ready to be multiplied from
+the right, its RoPE pairs neighbours, and its embeddings are tied.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from refsim.model.config import Config, Layer, Weights
+from refsim.model.decoder import Decoder
+from refsim.model.tokenizer import RankedBPE
+
+_LAYER = {
+    "attn_norm": "norm1.gamma",
+    "wq": "attn.W_Q",
+    "wk": "attn.W_K",
+    "wv": "attn.W_V",
+    "wo": "attn.W_O",
+    "ffn_norm": "norm2.gamma",
+    "w_gate": "ffn.W1",
+    "w_up": "ffn.W3",
+    "w_down": "ffn.W2",
+}
+
+
+def installed(language: str = "en") -> Path | None:
+    """The weights file of the installed package, or None. The package's code is not run."""
+    spec = importlib.util.find_spec("glassllm")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "weights" / f"{language}.npz"
+    return path if path.is_file() else None
+
+
+def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
+    """Read an `.npz` of glassllm; its tokenizer is NAME.tokenizer.json beside it unless another is named.
+
+    Raises ValueError when arrays are missing or the file is damaged.
+    """
+    try:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a readable .npz, perhaps cut short ({error})") from error
+    if "__config__" not in arrays:
+        raise ValueError(f"{path}: an .npz of glassllm has an entry __config__; this one has {sorted(arrays)[:5]} ...")
+    sizes = json.loads(str(arrays.pop("__config__")))
+    layers = sizes["n_layers"]
+    names = {"E", "norm_f.gamma"} | {f"blocks.{i}.{name}" for i in range(layers) for name in _LAYER.values()}
+    if names != set(arrays):
+        missing, unknown = sorted(names - set(arrays)), sorted(set(arrays) - names)
+        raise ValueError(f"{path}: arrays missing: {missing}; arrays not understood: {unknown}")
+    weights = {name: array.astype(np.float32) for name, array in arrays.items()}
+    config = Config(
+        dim=sizes["d_model"],
+        num_layers=layers,
+        num_heads=sizes["n_heads"],
+        num_kv_heads=sizes["n_kv_heads"],
+        head_dim=sizes["d_model"] // sizes["n_heads"],
+        hidden=weights["blocks.0.ffn.W1"].shape[-1],
+        vocab=sizes["vocab_size"],
+        context=sizes["max_len"],
+        eps=sizes["eps"],
+        rope_base=sizes["rope_base"],
+        rope_style="interleaved",
+    )
+    beside = tokenizer or path.with_name(f"{path.stem}.tokenizer.json")
+    return Decoder(
+        config,
+        Weights(
+            embedding=weights["E"],
+            layers=tuple(
+                Layer(**{ours: weights[f"blocks.{i}.{theirs}"] for ours, theirs in _LAYER.items()})
+                for i in range(layers)
+            ),
+            norm=weights["norm_f.gamma"],
+            unembedding=weights["E"].T,
+        ),
+        RankedBPE.load(beside) if beside.is_file() else None,
+        name=f"glassllm {path.stem}",
+    )
