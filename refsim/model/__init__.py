@@ -5,7 +5,7 @@ ids = decoder.tokenizer.encode("Alice was")
 decoder.generate(ids, 20, attention="paged", block_size=16)
 """
 
-from refsim.model import heads, rope, rope_scaling
+from refsim.model import heads, rope, rope_scaling, sampling
 from refsim.model.attend import Attention
 from refsim.model.caches import ContiguousCache
 from refsim.model.checkpoints import load
@@ -29,4 +29,5 @@ __all__ = [
     "random_decoder",
     "rope",
     "rope_scaling",
+    "sampling",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.model import attend, rope
+from refsim.model import attend, rope, sampling
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int
@@ -87,6 +87,28 @@ class Session:
             raise ValueError(f"chunk must be at least 1 token; got {chunk}")
         parts = [self.forward({seq: prompt[at : at + size]})[seq] for at in range(0, len(prompt), size)]
         return np.concatenate(parts)
+
+    def stream(
+        self,
+        seq: int,
+        ids: Sequence[int],
+        n: int,
+        *,
+        temperature: float = 0.0,
+        rng: np.random.Generator | None = None,
+        stop: Collection[int] = (),
+        chunk: int | None = None,
+    ) -> Iterator[int]:
+        """Prefill a prompt and yield up to n new ids, each as soon as it is known.
+
+        Greedy at temperature 0; above it, sampled with `rng`. Ends at an id in `stop`, which is not yielded. The last id
+        is not fed back: the sequence ends up len(ids) + n - 1 tokens long.
+        """
+        if n < 0:
+            raise ValueError(f"n new tokens must be 0 or more; got {n}")
+        choose = sampling.chooser(temperature, rng)
+        self._checked(seq, ids)
+        return sampling.stream(self, seq, ids, n, choose, frozenset(stop), chunk)
 
     def step(self, tokens: Mapping[int, int]) -> dict[int, Float32[np.ndarray, "vocab"]]:
         """Feed one token to each sequence given, all in one batch; the logits that follow, by sequence."""
