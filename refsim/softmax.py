@@ -93,10 +93,20 @@ def merge_states(a: State, b: State) -> State:
 
 
 def finish(state: State) -> tuple[Any, Any]:
-    """(out, lse) of a state: o / l and m + ln l; an empty row gives 0 and -inf."""
+    """(out, lse) of a state: o / l and m + ln l; an empty row gives 0 and -inf.
+
+    >>> finish(empty(1, head_dim=1))
+    (array([[0.]]), array([-inf]))
+    """
+    return finish_in_place(State(state.m, state.l, np.array(state.o)))
+
+
+def finish_in_place(state: State) -> tuple[Any, Any]:
+    """`finish` on arrays or tiles; `o` becomes out."""
     m, l, o = state
     some = np.maximum(l, np.finfo(_dtype(l)).tiny)  # o is 0 wherever l is
-    return o / some[..., None], m + np.log(some)
+    np.divide(o, some[..., None], out=o)
+    return o, m + np.log(some)
 
 
 def merge(

@@ -165,5 +165,10 @@ class Ledger:
 
     def _table(self) -> Iterable[tuple[str, str, list[int]]]:
         columns = [(level, direction) for level in ("HBM", "SRAM") for direction in ("read", "write")]
-        for kernel, tensor in dict.fromkeys((k.kernel, k.tensor) for k in self.nbytes):
+        in_hbm = {(k.kernel, k.tensor) for k in self.nbytes if k.level == "HBM"}
+        kernels = list(self.work)
+        for kernel, tensor in sorted(
+            {(k.kernel, k.tensor) for k in self.nbytes},
+            key=lambda at: (kernels.index(at[0]) if at[0] in kernels else len(kernels), at not in in_hbm, at[1]),
+        ):
             yield kernel, tensor, [self.nbytes.get(Key(kernel, tensor, lv, d), 0) for lv, d in columns]  # type: ignore[arg-type]

@@ -179,7 +179,7 @@ class Programs:
 
     # Moving bytes
 
-    def load(self, source: HBMArray, index: Any, *, into: Buffer) -> Tile:
+    def load(self, source: HBMArray, index: Any, *, into: Buffer) -> Any:
         """Copy `source[index]` from HBM into a buffer; older tiles of that buffer are stale from now on.
 
         The indexed part has the grid's axes in front (full, or 1 where every program loads the same) and at most the
@@ -199,12 +199,15 @@ class Programs:
         self.count_sram(into.name, "write", tile.nbytes)
         return tile
 
-    def load_index(self, source: HBMArray, index: Any) -> Any:
-        """Read integers (block ids, lengths) that address memory: every program reads them, and they are counted."""
+    def load_index(self, source: HBMArray, index: Any, *, per_program: int | None = None) -> Any:
+        """Read integers (block ids, lengths) that address memory; they are counted.
+
+        Every program reads all of `source[index]`, or `per_program` integers of its own out of it.
+        """
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name!r} holds {source.dtype}; only integers are read as an index")
         part = source._data[index]
-        nbytes = np.size(part) * source.dtype.itemsize * self.count
+        nbytes = (np.size(part) if per_program is None else per_program) * source.dtype.itemsize * self.count
         self.machine.nbytes[Key(self.kernel, source.name, "HBM", "read")] += nbytes
         return part
 

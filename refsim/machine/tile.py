@@ -34,6 +34,7 @@ class Buffer:
     """On-chip memory that a program declared: a name, a shape and a type, as `__shared__` arrays have.
 
     `tile()` is the storage itself (NaN where nothing was written yet); `programs.load(..., into=buffer)` fills it.
+    Tiles are typed as Any where algorithms get them, since they stand in for arrays in NumPy's functions.
     """
 
     __slots__ = ("dtype", "name", "nbytes", "programs", "shape", "storage", "version")
@@ -43,11 +44,11 @@ class Buffer:
         self.storage: np.ndarray | None = None
         self.version = 0
 
-    def tile(self, *size: int) -> Tile:
+    def tile(self, *size: int) -> Any:
         """The buffer's first `size` elements along each axis; all of it when no size is given."""
         return self.programs.tile_of(self, size or self.shape)
 
-    def full(self, value: float, *size: int) -> Tile:
+    def full(self, value: float, *size: int) -> Any:
         """As `tile`, with every element set to `value`."""
         tile = self.tile(*size)
         tile.data[...] = value
@@ -120,13 +121,13 @@ class Tile(NDArrayOperatorsMixin):
         front = self.data.shape[: self.home.programs.grid_ndim]
         return self._view(self.data.reshape(*front, *shape))
 
-    def max(self, axis: int, out: Tile | None = None) -> Tile:
+    def max(self, axis: int, out: Any = None) -> Any:
         """The largest along an axis of the program (negative)."""
-        return np.maximum.reduce(self, axis=axis, out=out)  # type: ignore[arg-type]
+        return np.maximum.reduce(self, axis=axis, out=out)
 
-    def sum(self, axis: int, out: Tile | None = None) -> Tile:
+    def sum(self, axis: int, out: Any = None) -> Any:
         """The sum along an axis of the program (negative)."""
-        return np.add.reduce(self, axis=axis, out=out)  # type: ignore[arg-type]
+        return np.add.reduce(self, axis=axis, out=out)
 
     def mask(self, hidden: np.ndarray, value: float) -> None:
         """Set the elements where `hidden` (the program's shape, or one that broadcasts to it) to `value`."""

@@ -1,0 +1,177 @@
+"""From arrays to a `Call`: every check of an attention call's inputs, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from refsim.attention.call import Call, ContiguousKeys
+from refsim.attention.paged_keys import PagedKeys
+from refsim.attention.plan import Plan
+from refsim.machine import Machine
+from refsim.numerics import Precision, dtype_of
+from refsim.variant import check_heads, check_qkv
+
+
+def contiguous_call(
+    q: Any,
+    k: Any,
+    v: Any,
+    tile: tuple[int, int] | None,
+    machine: Machine | None,
+    precision: Precision | None,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    packed: bool,
+    variant: dict[str, Any],
+) -> Call:
+    """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and lay them out on the machine."""
+    n, H, D, T, G, Dv = check_qkv(q, k, v)
+    q, k, v = (_floating(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    if (cu_seqlens_q is None) != (cu_seqlens_k is None):
+        raise ValueError("a ragged batch needs both cu_seqlens_q and cu_seqlens_k; only one was given")
+    starts_q = starts_k = None
+    lengths: list[Any] = [(n, T)]
+    if cu_seqlens_q is not None:
+        starts_q, starts_k = _starts("cu_seqlens_q", cu_seqlens_q, n), _starts("cu_seqlens_k", cu_seqlens_k, T)
+        if len(starts_q) != len(starts_k):
+            raise ValueError(f"cu_seqlens_q names {len(starts_q) - 1} sequences and cu_seqlens_k {len(starts_k) - 1}")
+        lengths = list(zip(np.diff(starts_q), np.diff(starts_k), strict=True))
+    machine = machine or Machine()
+    plan = Plan.of(
+        lengths,
+        H,
+        G,
+        D,
+        Dv,
+        precision=precision or Precision.of(q.dtype),
+        tile=tile,
+        sram_nbytes=machine.sram_nbytes,
+        packed=packed,
+        **variant,
+    )
+    keys = ContiguousKeys(machine, k, v, [0] if starts_k is None else starts_k.tolist(), starts_k)
+    return Call(plan, machine, keys, q, cu_seqlens_q=starts_q)
+
+
+def paged_call(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    tile: tuple[int, int] | None,
+    machine: Machine | None,
+    precision: Precision | None,
+    cu_seqlens_q: Any,
+    layer: int | None,
+    packed: bool,
+    variant: dict[str, Any],
+) -> Call:
+    """Check q (tokens, H, D), caches (num_blocks, block_size, G, D), tables and lengths, and lay them out."""
+    if len(getattr(q, "shape", ())) != 3:
+        raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {getattr(q, 'shape', None)}")
+    k_cache, v_cache = _layer("k_cache", k_cache, layer), _layer("v_cache", v_cache, layer)
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise ValueError(
+            f"k_cache and v_cache must agree in blocks, slots and heads, got {k_cache.shape} and {v_cache.shape}"
+        )
+    q, k_cache, v_cache = (_floating(*x) for x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)))
+    tokens, H, D = q.shape
+    num_blocks, block_size, G, Dk = k_cache.shape
+    check_heads(H, G, D, Dk)
+    if block_size < 1:
+        raise ValueError(f"a block must hold at least one token; k_cache has shape {k_cache.shape}")
+    tables, lens = _integers("block_tables", block_tables, 2), _integers("seq_lens", seq_lens, 1)
+    if len(tables) != len(lens):
+        raise ValueError(f"block_tables has {len(tables)} rows and seq_lens {len(lens)} lengths; one each a sequence")
+    if (lens < 0).any():
+        raise ValueError(f"seq_lens can't be negative, got {lens.tolist()}")
+    starts = None if cu_seqlens_q is None else _starts("cu_seqlens_q", cu_seqlens_q, tokens)
+    queries = np.ones(len(lens), np.int64) if starts is None else np.diff(starts)
+    if len(queries) != len(lens):
+        raise ValueError(f"cu_seqlens_q names {len(queries)} sequences and seq_lens {len(lens)}")
+    if queries.sum() != tokens:
+        raise ValueError(
+            f"q has {tokens} tokens for {len(lens)} sequences; without cu_seqlens_q there must be one a sequence"
+        )
+    machine = machine or Machine()
+    plan = Plan.of(
+        list(zip(queries, lens, strict=True)),
+        H,
+        G,
+        D,
+        v_cache.shape[3],
+        precision=precision or Precision.of(q.dtype),
+        tile=tile,
+        sram_nbytes=machine.sram_nbytes,
+        packed=packed,
+        block_size=block_size,
+        **variant,
+    )
+    _check_tables(plan, tables, num_blocks)
+    return Call(plan, machine, PagedKeys(machine, k_cache, v_cache, tables, lens), q, cu_seqlens_q=starts)
+
+
+def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
+    """Every entry that would be read must name a block; what lies beyond is padding and may be anything."""
+    B = plan.block_size or 1
+    for seq in plan.sequences:
+        if seq.n == 0:
+            continue
+        first, stop = plan.key_span(seq, range(seq.n))
+        if -(-stop // B) > tables.shape[1]:
+            raise ValueError(
+                f"sequence {seq.index} has {seq.T} tokens in blocks of {B} and needs {-(-stop // B)} table entries; "
+                f"block_tables has {tables.shape[1]} columns"
+            )
+        read = tables[seq.index, first // B : -(-stop // B)]
+        wrong = np.flatnonzero((read < 0) | (read >= num_blocks))
+        if len(wrong):
+            at = first // B + int(wrong[0])
+            raise ValueError(
+                f"block_tables[{seq.index}, {at}] is {tables[seq.index, at]}, and the cache has blocks 0 to "
+                f"{num_blocks - 1}; sequence {seq.index} with {seq.T} tokens reads that entry"
+            )
+
+
+def _floating(name: str, x: Any) -> np.ndarray:
+    array = np.asarray(x)
+    try:
+        dtype_of(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    return array
+
+
+def _layer(name: str, cache: Any, layer: int | None) -> Any:
+    ndim = len(getattr(cache, "shape", ()))
+    if layer is not None and ndim == 5:
+        if not 0 <= layer < cache.shape[0]:
+            raise IndexError(f"layer {layer} of {name} was asked for; it has layers 0 to {cache.shape[0] - 1}")
+        return cache[layer]
+    if ndim != 4 or layer is not None:
+        raise ValueError(
+            f"{name} must be (num_blocks, block_size, num_kv_heads, head_dim), or have layers in front and `layer` "
+            f"given; got shape {getattr(cache, 'shape', None)} with layer={layer}"
+        )
+    return cache
+
+
+def _integers(name: str, values: Any, ndim: int) -> np.ndarray:
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.reshape(array.shape if array.ndim == ndim else (0,) * ndim).astype(np.int32)
+    if array.ndim != ndim or array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers with {ndim} axes, got {array.dtype} of shape {array.shape}")
+    if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+        raise ValueError(f"{name} must fit int32, got values from {array.min()} to {array.max()}")
+    return array.astype(np.int32)
+
+
+def _starts(name: str, values: Any, total: int) -> np.ndarray:
+    starts = _integers(name, values, 1)
+    if len(starts) == 0 or starts[0] != 0 or starts[-1] != total or (np.diff(starts) < 0).any():
+        raise ValueError(f"{name} must rise from 0 to the number of tokens, {total}; got {starts.tolist()}")
+    return starts

@@ -1,0 +1,170 @@
+"""Split-KV: programs share out the keys of one query, and a second kernel reduces their partial answers by LSE."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal
+
+import numpy as np
+
+from refsim import softmax
+from refsim.attention.call import Call, Result
+from refsim.attention.fold import OnChip, fold_keys
+from refsim.attention.inputs import contiguous_call, paged_call
+from refsim.attention.plan import Plan
+from refsim.machine import HBMArray, Machine, Programs, Step, Watch, algorithm
+from refsim.numerics import Precision
+
+Handover = Literal["lse", "state"]
+
+
+@algorithm
+def split_kv(
+    watch: Watch,
+    q: Any,
+    k: Any,
+    v: Any,
+    block_tables: Any = None,
+    seq_lens: Any = None,
+    *,
+    num_splits: int = 4,
+    handover: Handover = "lse",
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    layer: int | None = None,
+    tile: tuple[int, int] | None = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    pack_gqa: bool = True,
+    **variant: Any,
+) -> Generator[Step | None, None, Result]:
+    """Flash-decoding: `num_splits` programs a query tile, then a reduction. Over k (T, G, D) or over a paged cache.
+
+    With block_tables and seq_lens, k and v are caches as in `paged`; without, they are contiguous as in `flash`.
+    handover: what a split leaves in HBM for each row. "lse": its answer and LSE, Dv + 1 numbers; "state": its
+    accumulator, m and l, Dv + 2 numbers. Splits that got no key leave the empty state and vanish in the reduction.
+    num_splits may exceed the number of blocks. Other arguments and errors: as in `paged` and `flash`.
+
+    Source: "Flash-Decoding for long-context inference".
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).standard_normal((1000, 1, 64), dtype=np.float32)
+    >>> split_kv(x[:1], x, x, num_splits=4).ledger.total(tensor="lse_partial", direction="write")
+    16
+    """
+    if num_splits != int(num_splits) or num_splits < 1:
+        raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
+    if handover not in ("lse", "state"):
+        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+    if (block_tables is None) != (seq_lens is None):
+        raise ValueError("a paged cache needs both block_tables and seq_lens; only one was given")
+    if block_tables is None:
+        if layer is not None:
+            raise ValueError("layer selects from a paged cache; k and v are contiguous here")
+        call = contiguous_call(q, k, v, tile, machine, precision, cu_seqlens_q, cu_seqlens_k, pack_gqa, variant)
+    else:
+        if cu_seqlens_k is not None:
+            raise ValueError("cu_seqlens_k belongs to contiguous keys; a paged cache has seq_lens")
+        call = paged_call(
+            q, k, v, block_tables, seq_lens, tile, machine, precision, cu_seqlens_q, layer, pack_gqa, variant
+        )
+    parts = Partials(call, int(num_splits), handover)
+    yield from _fold_splits(watch, call, parts)
+    yield from _reduce(watch, call, parts)
+    return call.result()
+
+
+class Partials:
+    """What the splits leave in HBM, in the accumulation type: o_partial, and lse_partial or m_partial and l_partial."""
+
+    def __init__(self, call: Call, num_splits: int, handover: Handover) -> None:
+        plan, machine = call.plan, call.machine
+        self.num_splits, self.handover = num_splits, handover
+        acc = plan.precision.accumulate
+
+        def partial(name: str, by_program: np.ndarray) -> HBMArray:
+            """(splits, G, A, tokens, rho, ...) viewed as (G, A, splits, tokens, rho, ...)."""
+            return machine.hbm(name, np.moveaxis(by_program, 0, 2), writable=True)
+
+        o = np.full((num_splits, plan.tokens, plan.H, plan.Dv), np.nan, acc)
+        self.o = partial("o_partial", call.by_program(o))
+        self.scalars = [
+            partial(name, call.lse_by_program(np.full((num_splits, plan.H, plan.tokens), np.nan, acc)))
+            for name in (("lse_partial",) if handover == "lse" else ("m_partial", "l_partial"))
+        ]
+
+
+def _fold_splits(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None, None, None]:
+    plan, machine = call.plan, call.machine
+    with machine.kernel("split_kv") as kernel:
+        for seq, i, tokens in call.tiles():
+            low, high = plan.key_span(seq, tokens)
+            for split, (first, stop) in enumerate(plan.splits(seq, parts.num_splits)):
+                index = {"sequence": seq.index, "query_tile": i, "split": split}
+                with kernel.programs(*plan.grid) as prog:
+                    chip = OnChip(prog, call, sinks=False)
+                    q = call.load_q(prog, seq, tokens, chip.q)
+                    state = chip.empty_state(len(tokens) * plan.rho)
+                    span = (max(first, low), min(stop, high))
+                    yield from fold_keys(watch, chip, state, q, seq, tokens, span, "split_kv", index)
+                    rows, at = (len(tokens), plan.rho), np.s_[:, :, split, call.at(seq, tokens)]
+                    if parts.handover == "lse":
+                        o, *scalars = softmax.finish_in_place(state)
+                    else:
+                        o, scalars = state.o, [state.m, state.l]
+                    prog.store(o.reshape(*rows, plan.Dv), parts.o, at)
+                    for scalar, target in zip(scalars, parts.scalars, strict=True):
+                        prog.store(scalar.reshape(*rows), target, at)
+                    left = dict(zip((t.name for t in parts.scalars), scalars, strict=True))
+                    yield watch.step("hand over", machine, "split_kv", index, o_partial=o, **left)
+
+
+def _reduce(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None, None, None]:
+    """The second kernel: lse = ln sum e^lse_i, out = sum e^(lse_i - lse) o_i; a sink joins here, once.
+
+    With the (m, l, acc) handover a split weighs e^(m_i - m), its sum is l_i and its o_i is not yet divided.
+    """
+    plan, machine, S = call.plan, call.machine, parts.num_splits
+    acc = plan.precision.accumulate
+    with machine.kernel("reduce") as kernel:
+        for seq, i, tokens in call.tiles():
+            index, rows = {"sequence": seq.index, "query_tile": i}, len(tokens) * plan.rho
+            at = call.at(seq, tokens)
+            with kernel.programs(*plan.grid) as prog:
+                call.load_lengths(prog, seq)
+                weights = _load_scalars(prog, plan, parts.scalars[0], at, S)
+                m = weights.max(axis=-2)
+                sinks = None
+                if call.sinks is not None:
+                    held = prog.load(call.sinks, ..., into=prog.buffer("sinks", (plan.rho,), acc))
+                    sinks = held[..., np.arange(rows) % plan.rho]
+                    m = np.maximum(m, sinks)
+                shift = np.maximum(m, np.finfo(acc).min)
+                np.subtract(weights, shift[..., None, :], out=weights)
+                np.exp(weights, out=weights)
+                if parts.handover == "state":
+                    sums = _load_scalars(prog, plan, parts.scalars[1], at, S)
+                    np.multiply(sums, weights, out=sums)
+                    l = sums.sum(axis=-2)
+                else:
+                    l = weights.sum(axis=-2)
+                if sinks is not None:
+                    l += np.exp(sinks - shift)
+                some = np.maximum(l, np.finfo(acc).tiny)
+                np.divide(weights, some[..., None, :], out=weights)
+                out = prog.buffer("o", (plan.rows, plan.Dv), acc).full(0, rows, plan.Dv)
+                o_buffer = prog.buffer("o_partial", (plan.tile_tokens, plan.rho, plan.Dv), acc)
+                for split in range(S):
+                    o = prog.load(parts.o, np.s_[:, :, split, at], into=o_buffer).reshape(rows, plan.Dv)
+                    np.multiply(o, weights[..., split, :, None], out=o)
+                    np.add(out, o, out=out)
+                lse = m + np.log(some)
+                call.store(prog, seq, tokens, out, lse)
+                yield watch.step("reduce", machine, "reduce", index, weights=weights, out=out, lse=lse)
+
+
+def _load_scalars(prog: Programs, plan: Plan, source: HBMArray, at: slice, num_splits: int) -> Any:
+    """One number a split and row, (splits, rows)."""
+    buffer = prog.buffer(source.name, (num_splits, plan.tile_tokens, plan.rho), plan.precision.accumulate)
+    tile = prog.load(source, np.s_[:, :, :, at], into=buffer)
+    return tile.reshape(num_splits, (at.stop - at.start) * plan.rho)
