@@ -26,10 +26,11 @@ Every failed call leaves the manager and the cache exactly as they were.
 """
 
 from refsim.kvcache.address import byte_offset, element_offset, first_overflowing_block, locate, slot_to_block
+from refsim.kvcache.books import Stats
 from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequence
 from refsim.kvcache.events import Event
 from refsim.kvcache.index_formats import check_tables
-from refsim.kvcache.manager import BlockManager, Stats
+from refsim.kvcache.manager import BlockManager
 from refsim.kvcache.paged_kv import PagedKV
 from refsim.kvcache.pool import BlockPool
 from refsim.kvcache.sizing import block_nbytes, blocks_for, pool_nbytes, token_nbytes

@@ -64,8 +64,8 @@ class Chain:
         """The chained hash of every full block; only blocks new since the last call are computed."""
         done, full = self._hashes.size, self.known // self.block_size
         if full > done:
-            previous = int(self._hashes[-1]) if done else _mix(self.salt)
-            fresh = _chained(self.blocks(done, full), previous)
+            previous = int(self._hashes[-1]) if done else root_hash(self.salt)
+            fresh = chained(self.blocks(done, full), previous)
             self._hashes = np.concatenate([self._hashes, fresh]) if done else fresh
         return self._hashes
 
@@ -88,13 +88,19 @@ def check_ids(ids: ArrayLike) -> Int64[np.ndarray, "tokens"]:
     return array.astype(np.int64)
 
 
-def _chained(tokens: Int64[np.ndarray, "blocks block_size"], previous: int) -> UInt64[np.ndarray, "blocks"]:
+def chained(tokens: Int64[np.ndarray, "blocks block_size"], previous: int) -> UInt64[np.ndarray, "blocks"]:
+    """Hashes of consecutive blocks, the first of which follows a block (or a root) of hash `previous`."""
     count, size = tokens.shape
     content = tokens.view(np.uint64) @ _weights(size)
     content ^= content >> np.uint64(29)
     powers, inverses = _powers(1 << (count - 1).bit_length() if count > 1 else 1)
     running = np.cumsum(content * inverses[:count], dtype=np.uint64) + np.uint64(previous * _M % 2**64)
     return running * powers[:count]
+
+
+def root_hash(salt: int) -> int:
+    """What the first block of a chain follows."""
+    return _mix(salt)
 
 
 @lru_cache(maxsize=64)

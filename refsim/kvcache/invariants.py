@@ -28,11 +28,13 @@ def check_invariants(manager: BlockManager) -> None:
         assert seq.cached * manager.block_size <= seq.computed <= seq.tokens, f"sequence {seq_id!r} overstates its work"
         if not seq.repeats:
             assert held.size == seq.table.size, f"sequence {seq_id!r} names a block twice: {seq.table.tolist()}"
-    used = int((refs > 0).sum())
+    in_use = refs > 0
     if manager.prefix is not None:
-        manager.prefix.check_invariants(in_use=refs > 0)
+        manager.prefix.check_invariants(in_use)
+        in_use |= manager.prefix.pins > 0
         refs += manager.prefix.cached
+    used = int(in_use.sum())
     assert np.array_equal(refs, manager.pool.refs), "reference counts differ from a recount of tables and cache entries"
     stats = manager.stats()
-    assert stats.used == used, f"{used} blocks are in tables, but stats says {stats.used}"
+    assert stats.used == used, f"{used} blocks are in tables or pinned, but stats says {stats.used}"
     assert stats.free + stats.used + stats.evictable == stats.usable, f"blocks are lost: {stats}"

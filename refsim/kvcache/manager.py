@@ -5,45 +5,28 @@ Source: the paged KV cache text (sharing, reference counts, copy-on-write, the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.kvcache.books import PoolBooks
 from refsim.kvcache.chain import Chain, check_ids
-from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks
-from refsim.kvcache.events import Event
+from refsim.kvcache.errors import DuplicateSequence
 from refsim.kvcache.invariants import check_invariants
-from refsim.kvcache.pool import BlockPool
 from refsim.kvcache.sequence import SequenceTable
 from refsim.kvcache.sizing import blocks_for
-from refsim.kvcache.tables import BlockTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable
 
     from jaxtyping import Int32
     from numpy.typing import ArrayLike
 
-    from refsim.kvcache.prefix import PrefixCache
 
 _NONE = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True)
-class Stats:
-    """Counts of blocks (`usable = free + used + evictable`), sequences, their tokens, and reserved unused slots."""
-
-    usable: int
-    free: int
-    used: int
-    evictable: int
-    sequences: int
-    tokens: int
-    unused_slots: int
-
-
-class BlockManager(BlockTables):
+class BlockManager(PoolBooks):
     """Block tables of `block_size` tokens over a pool of `num_blocks`.
 
     `tables` is the number of block tables a sequence has: 1, shared by all layers, or the number of layers, and then
@@ -57,32 +40,6 @@ class BlockManager(BlockTables):
     >>> m.allocate(3, 20), m.table(3), m.pool.refs
     (0, array([1, 2], dtype=int32), array([2, 1, 1, 2, 0, 1, 0, 0], dtype=int32))
     """
-
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        tables: int = 1,
-        prefix_cache: bool = False,
-        free_order: Sequence[int] | None = None,
-        reserved: int = 0,
-        record: bool = False,
-    ) -> None:
-        super().__init__(block_size, tables)
-        if prefix_cache and tables > 1:
-            raise ValueError(f"prefix_cache needs one table for all layers (tables=1), not {tables}")
-        self.pool = BlockPool(num_blocks, free_order=free_order, reserved=reserved)
-        self.prefix: PrefixCache | None = None
-        if prefix_cache:
-            from refsim.kvcache.prefix import PrefixCache
-
-            self.prefix = PrefixCache(self.pool, block_size)
-        self.events: list[Event] | None = [] if record else None
-        self._copied: list[Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None]] = []
-        self._freed: list[Callable[[Int32[np.ndarray, "n"]], None]] = []
-
-    # -- the life of a sequence ------------------------------------------------------------------------------------
 
     def allocate(
         self, seq_id: Hashable, tokens: int | ArrayLike | Chain, *, chunk: int | None = None, salt: int = 0
@@ -155,6 +112,8 @@ class BlockManager(BlockTables):
 
         `block_ids` is (blocks,), or (tables, blocks). Raises ValueError when a block is not live or the count is wrong.
         """
+        if self.prefix is not None:
+            raise ValueError("sharing by hand would part blocks from their prefix; allocate with token ids shares them")
         if seq_id in self._sequences:
             raise DuplicateSequence(seq_id)
         ids = np.atleast_2d(np.asarray(block_ids, dtype=np.int32)).copy()
@@ -165,10 +124,7 @@ class BlockManager(BlockTables):
             )
         seq = SequenceTable(ids, num_tokens)
         seq.repeats = np.unique(ids).size < ids.size
-        if self.prefix is not None:
-            self.prefix.hold(seq.holds())
-        else:
-            self.pool.share(seq.holds())
+        self.pool.share(seq.holds())
         seq.computed = num_tokens
         self._sequences[seq_id] = seq
         self._note("share", seq_id, ids.ravel())
@@ -190,11 +146,26 @@ class BlockManager(BlockTables):
             return
         full = min(computed, seq.chain.known) // self.block_size
         if full > seq.cached:
-            entered, twins = self.prefix.insert(seq.chain, seq.table[0], seq.cached, full)
-            seq.cached = full
+            entered, twins, seq.cached = self.prefix.insert(seq.chain, seq.table[0], seq.cached, full)
             self._note("cache", seq_id, entered)
             if twins.size:
                 self._tell_freed(seq_id, self.pool.drop(twins))
+
+    def pin(self, tokens: ArrayLike, salt: int = 0) -> Int32[np.ndarray, "blocks"]:
+        """Keep the cached full blocks that these ids begin with, a popular prompt; returns them, for `unpin`."""
+        if self.prefix is None:
+            raise ValueError("pinning needs a manager built with prefix_cache=True")
+        chain = Chain(tokens, self.block_size, salt)
+        chain.extend(np.zeros(1, np.int64))  # a hit leaves one token over; here the whole prompt counts
+        ids = self.prefix.match(chain)
+        self.prefix.pin(ids)
+        return ids
+
+    def unpin(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+        """Let blocks that `pin` returned be evicted again. Raises ValueError when they aren't pinned."""
+        if self.prefix is None or not self.prefix.pins[ids].all():
+            raise ValueError(f"blocks {ids.tolist()} are not all pinned; give what pin returned, once")
+        self.prefix.unpin(ids)
 
     def free(self, seq_id: Hashable) -> None:
         """End a sequence: its references are dropped, and blocks without holders are recycled.
@@ -208,38 +179,6 @@ class BlockManager(BlockTables):
         if self.prefix is not None and freed.size < ids.size:
             self.prefix.rest(ids)
         self._tell_freed(seq_id, freed)
-
-    # -- the pool's side --------------------------------------------------------------------------------------------
-
-    @property
-    def available(self) -> int:
-        """Blocks that could be taken now: free, or evictable from the prefix cache."""
-        return self.pool.free + (self.prefix.evictable if self.prefix is not None else 0)
-
-    def stats(self) -> Stats:
-        """Counts now, in time linear in the sequences."""
-        evictable = self.prefix.evictable if self.prefix is not None else 0
-        tokens = sum(s.tokens for s in self._sequences.values())
-        slots = sum(s.blocks for s in self._sequences.values()) * self.block_size
-        return Stats(
-            usable=self.pool.usable,
-            free=self.pool.free,
-            used=self.pool.usable - self.pool.free - evictable,
-            evictable=evictable,
-            sequences=len(self._sequences),
-            tokens=tokens,
-            unused_slots=slots - tokens,
-        )
-
-    def subscribe(
-        self,
-        *,
-        copied: Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None],
-        freed: Callable[[Int32[np.ndarray, "n"]], None],
-    ) -> None:
-        """Call `copied(sources, targets)` when blocks must be copied before a write, `freed(ids)` when they go back."""
-        self._copied.append(copied)
-        self._freed.append(freed)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless counts, tables, free stack and prefix cache agree with a recount."""
@@ -259,20 +198,6 @@ class BlockManager(BlockTables):
         chain = Chain(tokens, self.block_size, salt)
         return chain, chain.known
 
-    def _check_room(self, needed: int, what: str, held_back: int = 0) -> None:
-        available = self.available - held_back
-        if needed > available:
-            raise OutOfBlocks(needed, available, what)
-
-    def _take(self, count: int, seq_id: Hashable) -> Int32[np.ndarray, "count"]:
-        if count > self.pool.free and self.prefix is not None:
-            evicted = self.prefix.evict(count - self.pool.free)
-            self._note("evict", None, evicted)
-            self._tell_freed(None, self.pool.drop(evicted))
-        ids = self.pool.take(count)
-        self._note("allocate", seq_id, ids)
-        return ids
-
     def _copy_on_write(
         self, seq_id: Hashable, tail: Int32[np.ndarray, "tables"], shared: Int32[np.ndarray, "shared"]
     ) -> None:
@@ -284,19 +209,3 @@ class BlockManager(BlockTables):
         self.pool.drop(shared)
         if self.prefix is not None:
             self.prefix.rest(shared)
-
-    def _tell_freed(self, seq_id: Hashable | None, ids: Int32[np.ndarray, "freed"]) -> None:
-        if ids.size:
-            self._note("free", seq_id, ids)
-            for freed in self._freed:
-                freed(ids)
-
-    def _note(
-        self,
-        kind: str,
-        seq_id: Hashable | None,
-        ids: Int32[np.ndarray, "blocks"],
-        onto: Int32[np.ndarray, "blocks"] = _NONE,
-    ) -> None:
-        if self.events is not None and ids.size:
-            self.events.append(Event(kind, seq_id, tuple(ids.tolist()), tuple(onto.tolist())))

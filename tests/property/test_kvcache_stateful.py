@@ -1,0 +1,210 @@
+"""Random lives of sequences against a model that is only a list of token ids a sequence, coupled to values.
+
+The K of a token is a number made from all ids up to it. A sequence that reads another's block, a stale hit, a
+missing copy or a slot written by two therefore reads a wrong number, and not only a wrong count.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from refsim.kvcache import BlockManager, OutOfBlocks, PagedKV, chain
+
+IDS = st.integers(0, 2)  # few ids, so that prefixes meet often
+
+
+def value_of(ids: list[int], salt: int) -> float:
+    digest = hashlib.blake2b(repr((ids, salt)).encode(), digest_size=3).digest()
+    return float(int.from_bytes(digest, "big"))  # below 2**24: exact in float32
+
+
+class Life(RuleBasedStateMachine):
+    """Allocate, append, fork, commit, preempt, pin and free in any order, over a pool that is often too small."""
+
+    prefix_cache = True
+    tables = 1
+    known_ids = True
+
+    @initialize(blocks=st.integers(1, 14), block_size=st.integers(1, 4))
+    def start(self, blocks: int, block_size: int) -> None:
+        self.manager = BlockManager(
+            blocks * self.tables, block_size, tables=self.tables, prefix_cache=self.prefix_cache, record=True
+        )
+        self.kv = PagedKV(self.manager, 2, 1, 1)
+        self.model: dict[int, tuple[list[int], int]] = {}
+        self.pins: list[np.ndarray] = []
+        self.next_id = 0
+
+    def attempt(self, call) -> bool:
+        """Run a call that may run out of blocks; if it does, it was right to, and nothing changed."""
+        before = self.picture()
+        refusal = None
+        try:
+            call()
+        except OutOfBlocks as error:
+            refusal = error
+        if refusal is not None:
+            held = {int(b) for s in self.model for t in range(self.tables) for b in self.manager.table(s, t)}
+            held |= {int(b) for pin in self.pins for b in pin}
+            assert refusal.available <= self.manager.pool.num_blocks - len(held)
+            assert refusal.needed > refusal.available
+            assert self.picture() == before
+        return refusal is None
+
+    def picture(self) -> tuple:
+        m = self.manager
+        tables = {s: [m.table(s, t).tolist() for t in range(self.tables)] for s in m.sequences}
+        lengths = {s: m.length(s) for s in m.sequences}
+        return tables, lengths, m.pool.refs.tolist(), m.pool.free_ids().tolist(), m.stats(), self.kv.k.tobytes()
+
+    def write(self, seq: int, start: int) -> None:
+        ids, salt = self.model[seq]
+        rows = np.array([value_of(ids[: p + 1], salt) for p in range(start, len(ids))], np.float32).reshape(-1, 1, 1)
+        for layer in range(2):
+            self.kv.write(self.kv.slot_mapping(seq, start, len(rows), layer), rows + layer, -rows, layer=layer)
+
+    def live(self, data) -> int:
+        return data.draw(st.sampled_from(sorted(self.model)))
+
+    @rule(ids=st.lists(IDS, max_size=24), salt=st.integers(0, 1))
+    def allocate(self, ids: list[int], salt: int) -> None:
+        seq, self.next_id = self.next_id, self.next_id + 1
+        hit = 0
+
+        def call() -> None:
+            nonlocal hit
+            hit = self.manager.allocate(seq, ids if self.known_ids else len(ids), salt=salt)
+
+        if self.attempt(call):
+            assert hit == 0 or (hit < len(ids) and hit % self.manager.block_size == 0)
+            self.model[seq] = (list(ids), salt)
+            self.write(seq, hit)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), ids=st.lists(IDS, max_size=6))
+    def append(self, data, ids: list[int]) -> None:
+        seq = self.live(data)
+        if self.attempt(lambda: self.manager.append(seq, ids if self.known_ids else len(ids))):
+            start = len(self.model[seq][0])
+            self.model[seq][0].extend(ids)
+            self.write(seq, start)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def fork(self, data) -> None:
+        parent, child, self.next_id = self.live(data), self.next_id, self.next_id + 1
+        self.manager.fork(parent, child)
+        self.model[child] = (list(self.model[parent][0]), self.model[parent][1])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def commit(self, data) -> None:
+        self.manager.commit(self.live(data))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def free(self, data) -> None:
+        seq = self.live(data)
+        self.manager.free(seq)
+        del self.model[seq]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def preempt_and_resume(self, data) -> None:
+        seq = self.live(data)
+        self.manager.commit(seq)
+        self.manager.free(seq)
+        ids, salt = self.model.pop(seq)
+        hit = 0
+
+        def call() -> None:
+            nonlocal hit
+            hit = self.manager.allocate(seq, ids if self.known_ids else len(ids), salt=salt)
+
+        if self.attempt(call):
+            self.model[seq] = (ids, salt)
+            self.write(seq, hit)
+
+    @precondition(lambda self: self.prefix_cache and self.model)
+    @rule(data=st.data())
+    def pin(self, data) -> None:
+        ids, salt = self.model[self.live(data)]
+        self.pins.append(self.manager.pin(ids, salt))
+
+    @precondition(lambda self: self.prefix_cache and self.pins)
+    @rule()
+    def unpin(self) -> None:
+        self.manager.unpin(self.pins.pop(0))
+
+    @invariant()
+    def each_reads_what_it_wrote(self) -> None:
+        for seq, (ids, salt) in getattr(self, "model", {}).items():
+            want = np.array([value_of(ids[: p + 1], salt) for p in range(len(ids))], np.float32)
+            for layer in range(2):
+                k, v = self.kv.gather(seq, layer)
+                assert (k.ravel() == want + layer).all()
+                assert (v.ravel() == -want).all()
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        if hasattr(self, "manager"):
+            self.manager.check_invariants()
+            free = self.manager.pool.free_ids()
+            assert np.isnan(self.kv.k[:, free]).all(), "a free block holds values"
+
+    def teardown(self) -> None:
+        for pin in getattr(self, "pins", []):
+            self.manager.unpin(pin)
+        for seq in list(getattr(self, "model", {})):
+            self.manager.free(seq)
+        if hasattr(self, "manager"):
+            self.manager.check_invariants()
+            assert self.manager.available == self.manager.pool.usable
+
+
+class PlainLife(Life):
+    prefix_cache = False
+    known_ids = False
+
+
+class LayeredLife(Life):
+    prefix_cache = False
+    tables = 2
+
+
+class CollidingLife(Life):
+    """Hashes so poor that most blocks collide: it may cost hits, but never a wrong number."""
+
+    @initialize()
+    def spoil(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        poor = chain.chained
+
+        def collide(tokens: np.ndarray, previous: int) -> np.ndarray:
+            hashes: list[int] = []
+            for block in tokens[:, None]:
+                hashes.append(int(poor(block, hashes[-1] if hashes else previous)[0]) % 3)
+            return np.array(hashes, np.uint64)
+
+        self.patch.setattr("refsim.kvcache.chain.chained", collide)
+        self.patch.setattr("refsim.kvcache.prefix.chained", collide)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "patch"):
+            self.patch.undo()
+
+
+few = settings(max_examples=60, stateful_step_count=30)
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=200, stateful_step_count=40)
+TestPlainLife = PlainLife.TestCase
+TestPlainLife.settings = few
+TestLayeredLife = LayeredLife.TestCase
+TestLayeredLife.settings = few
+TestCollidingLife = CollidingLife.TestCase
+TestCollidingLife.settings = few
