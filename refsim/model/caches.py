@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from refsim.kvcache import UnknownSequence
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Float32
 
@@ -71,15 +73,18 @@ class ContiguousCache:
         return seq
 
     def fork(self, seq: int) -> int:
-        rows, length = self._rows[seq], self._length[seq]
+        length, rows = self.length(seq), self._rows[seq]
         child = self.open()
         self._rows[child], self._length[child] = rows.copy(), length
         return child
 
     def close(self, seq: int) -> None:
+        self.length(seq)
         del self._rows[seq], self._length[seq]
 
     def length(self, seq: int) -> int:
+        if seq not in self._length:
+            raise UnknownSequence(seq)
         return self._length[seq]
 
     def extend(self, counts: Mapping[int, int]) -> None:

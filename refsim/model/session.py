@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.machine import Ledger
 from refsim.model import attend, rope, sampling
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Session:
 
     The life of a request: `open` it, `prefill` its prompt (whole or in chunks), `step` it a token at a time, perhaps
     `fork` it, and `close` it, which gives its memory back. One `forward` may carry several sequences, each with as many
-    new tokens as it likes. `ledger` adds up what the attention calls moved (None for algorithms that do not count).
+    new tokens as it likes. `ledger` adds up what the attention calls moved (nothing for algorithms that do not count).
 
     >>> from refsim import model
     >>> run = model.random_decoder(seed=0).start(attention="oracle")
@@ -59,7 +60,7 @@ class Session:
             cache = self.attention.new_cache(config, block_size, sequences, self.max_length)
         self.cache = cache
         self.attention.check_cache(self.cache)
-        self.ledger: Any = None
+        self.ledger = Ledger()
         self._inv_freq = config.inv_freq(self.max_length)
         self._attention_factor = 1.0 if config.rope_scaling is None else config.rope_scaling.attention_factor
 
@@ -101,8 +102,8 @@ class Session:
     ) -> Iterator[int]:
         """Prefill a prompt and yield up to n new ids, each as soon as it is known.
 
-        Greedy at temperature 0; above it, sampled with `rng`. Ends at an id in `stop`, which is not yielded. The last id
-        is not fed back: the sequence ends up len(ids) + n - 1 tokens long.
+        Greedy at temperature 0; above it, sampled with `rng`. Ends at an id in `stop`, which is not yielded. The last
+        id is not fed back: the sequence ends up len(ids) + n - 1 tokens long.
         """
         if n < 0:
             raise ValueError(f"n new tokens must be 0 or more; got {n}")
@@ -150,7 +151,7 @@ class Session:
             self.cache.write(layer, k, v)
             out, ledgers = self.attention(q, self.cache, layer, seqs, starts, scale, config.window(layer))
             for ledger in ledgers:
-                self.ledger = ledger if self.ledger is None else self.ledger + ledger
+                self.ledger += ledger
             return out
 
         return attend_layer
