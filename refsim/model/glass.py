@@ -29,6 +29,7 @@ _LAYER = {
     "w_up": "ffn.W3",
     "w_down": "ffn.W2",
 }
+_SIZES = {"n_layers", "d_model", "n_heads", "n_kv_heads", "vocab_size", "max_len", "eps", "rope_base"}
 
 
 def installed(language: str = "en") -> Path | None:
@@ -46,13 +47,15 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
     Raises ValueError when arrays are missing or the file is damaged.
     """
     try:
-        with np.load(path) as file:
+        with path.open("rb") as raw, np.load(raw) as file:
             arrays = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a readable .npz, perhaps cut short ({error})") from error
     if "__config__" not in arrays:
         raise ValueError(f"{path}: an .npz of glassllm has an entry __config__; this one has {sorted(arrays)[:5]} ...")
     sizes = json.loads(str(arrays.pop("__config__")))
+    if absent := _SIZES - set(sizes):
+        raise ValueError(f"{path}: its __config__ lacks {sorted(absent)}")
     layers = sizes["n_layers"]
     names = {"E", "norm_f.gamma"} | {f"blocks.{i}.{name}" for i in range(layers) for name in _LAYER.values()}
     if names != set(arrays):
@@ -73,6 +76,9 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
         rope_style="interleaved",
     )
     beside = tokenizer or path.with_name(f"{path.stem}.tokenizer.json")
+    text = RankedBPE.load(beside) if beside.is_file() else None
+    if text is not None and text.vocab_size != config.vocab:
+        raise ValueError(f"{beside} has {text.vocab_size} tokens, the model {config.vocab}: another model's tokenizer?")
     return Decoder(
         config,
         Weights(
@@ -84,6 +90,6 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
             norm=weights["norm_f.gamma"],
             unembedding=weights["E"].T,
         ),
-        RankedBPE.load(beside) if beside.is_file() else None,
+        text,
         name=f"glassllm {path.stem}",
     )

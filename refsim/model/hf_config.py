@@ -49,6 +49,8 @@ def config_of(raw: Mapping[str, Any]) -> Config:
         )
     except KeyError as missing:
         raise ValueError(f"config.json has no key {missing}") from missing
+    except TypeError as error:
+        raise ValueError(f"config.json: a size or factor is not a number ({error})") from error
 
 
 def rope_of(raw: Mapping[str, Any]) -> tuple[float, rope_scaling.Scaling | None, int]:

@@ -6,6 +6,7 @@ unembedding is an array of its own), then float32 arrays, each kind for all laye
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def load_llama2c(path: Path, tokenizer: Path | None = None) -> Decoder:
     dim, hidden, layers, heads, kv_heads, vocab, context = np.frombuffer(data, "<i4", 7).tolist()
     if dim == _MAGIC:
         raise ValueError(f"{path}: a later llama2.c format (magic ak42); export the first one, which has no magic")
-    if min(dim, hidden, layers, heads, kv_heads, context) < 1 or vocab == 0 or dim % heads:
+    if min(dim, hidden, layers, heads, kv_heads, context) < 1 or vocab == 0 or dim % (2 * heads):
         raise ValueError(
             f"{path}: not a llama2.c checkpoint: its header reads dim {dim}, hidden {hidden}, layers {layers}, "
             f"heads {heads}, KV heads {kv_heads}, vocabulary {vocab}, context {context}"
@@ -69,7 +70,7 @@ def _weights(path: Path, data: bytes, config: Config, tied: bool) -> Weights:
         "rope cos and sin": (2, config.context, d // 2),  # kept by the format, computed here
         **({} if tied else {"unembedding": (config.vocab, dim)}),
     }
-    need = _HEADER + 4 * sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    need = _HEADER + 4 * sum(map(math.prod, shapes.values()))
     if len(data) != need:
         raise ValueError(
             f"{path}: the header asks for {need} bytes, the file has {len(data)}; it is "
@@ -77,7 +78,7 @@ def _weights(path: Path, data: bytes, config: Config, tied: bool) -> Weights:
         )
     arrays, at = {}, _HEADER
     for name, shape in shapes.items():
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         arrays[name] = np.frombuffer(data, "<f4", size, at).reshape(shape)
         at += 4 * size
     per_layer = [name for name in shapes if name in Layer.__dataclass_fields__]

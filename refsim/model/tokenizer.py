@@ -124,8 +124,8 @@ class RankedBPE:
     @classmethod
     def load(cls, path: str | Path) -> RankedBPE:
         """Read a `*.tokenizer.json` with keys alphabet and merges."""
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
         try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(data["alphabet"], data["merges"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a tokenizer with an alphabet and pairs of merges ({error!r})") from error
