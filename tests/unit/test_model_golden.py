@@ -41,9 +41,15 @@ def test_logits_and_greedy_tokens_are_the_known_ones(golden, name, attention):
 
 
 @pytest.mark.parametrize("attention", ALGORITHMS)
-def test_llama_31_scaling_gives_the_known_logits(golden, attention):
+def test_llama_31_scaling_gives_the_known_logits_and_tokens(golden, attention):
     decoder, answers = golden("llama31-rope")
-    assert_logits(decoder.logits(answers["input_ids"].tolist(), attention=attention, chunk=16), answers["logits"])
+    ids = answers["input_ids"].tolist()
+    assert_logits(decoder.logits(ids, attention=attention, chunk=16), answers["logits"])
+    # The prompt holds one token 0. Its logits were computed with that token, but the program that then continued
+    # the text took 0 for padding and left it out.
+    assert ids.count(0) == 1
+    unpadded = [token for token in ids if token != 0]
+    assert decoder.generate(unpadded, 24, attention=attention) == answers["greedy"].tolist()
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen3", "llama31-rope", "mistral-window"])

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from refsim import attention, model
 from refsim.kvcache import OutOfBlocks
@@ -201,3 +203,46 @@ def test_dynamic_scaling_is_fixed_for_a_run_by_its_length():
     assert_close(dynamic.logits(A, attention="oracle"), still.logits(A, attention="oracle"))
     assert_close(dynamic.logits(B, attention="oracle"), plain.logits(B, attention="oracle"))
     assert np.abs(plain.logits(A, attention="oracle") - dynamic.logits(A, attention="oracle")).max() > 1e-3
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "feed", "feed", "feed both", "fork", "close", "fail"]),
+        st.integers(0, 9),
+        st.lists(st.integers(0, 22), min_size=1, max_size=5),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(OPERATIONS, st.sampled_from(["contiguous", "paged", "paged, a table a layer"]))
+def test_whatever_the_order_of_events_each_sequence_reads_its_own_past(operations, kind):
+    run = DECODER.start(attention="oracle", cache=caches()[kind]())
+    past: dict[int, list[int]] = {}
+    for what, pick, ids in operations:
+        seqs = list(past)
+        if what == "open" or not seqs:
+            past[run.open()] = []
+            continue
+        seq = seqs[pick % len(seqs)]
+        if what == "fork":
+            past[run.fork(seq)] = list(past[seq])
+        elif what == "close":
+            run.close(seq)
+            del past[seq]
+        elif what == "fail":
+            with pytest.raises(ValueError, match=r"\[0, 23\)"):
+                run.forward({seq: [*ids, 23]})
+        else:
+            batch = {seq: ids} if what == "feed" else {s: ids[: 1 + s % len(ids)] for s in seqs}
+            try:
+                found = run.forward(batch)
+            except OutOfBlocks:
+                found = {}
+            for s, logits in found.items():
+                past[s] += batch[s]
+                assert_close(logits, alone(past[s])[-len(batch[s]) :])
+        assert {s: run.length(s) for s in past} == {s: len(ids) for s, ids in past.items()}
+    if isinstance(run.cache, model.PagedCache):
+        run.cache.manager.check_invariants()
