@@ -14,7 +14,7 @@ from refsim.model.caches import Cache, ContiguousCache
 from refsim.model.paged_cache import PagedCache
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int32
 
     from refsim.model.config import Config
 
@@ -50,29 +50,33 @@ class Attention:
         cache: Cache,
         layer: int,
         seqs: list[int],
-        starts: Int[np.ndarray, "seqs+1"],
+        starts: Int32[np.ndarray, "seqs+1"],
         scale: float,
         window: tuple[int, int] | None,
     ) -> tuple[Float[np.ndarray, "tokens heads d"], list[Any]]:
         """Attend from the new tokens of `seqs` (rows starts[i] to starts[i+1] of q) to all their cached ones."""
         mask = {"scale": scale, "causal": True, "window": window}
         if self.paged is not None and isinstance(cache, PagedCache):
-            tables, lengths = cache.block_tables(layer, seqs), np.array([cache.length(seq) for seq in seqs])
-            return _parts(self.paged(q, *cache.pools(layer), tables, lengths, cu_seqlens_q=starts, **mask))
+            tables, lengths = cache.kv.block_tables(seqs, layer), cache.kv.seq_lens(seqs)
+            result = self.paged(q, *cache.kv.pools(layer), tables, lengths, cu_seqlens_q=starts, **mask)
+            return self._parts(result, q)
         assert self.contiguous is not None
         outs, ledgers = [], []
         for i, seq in enumerate(seqs):
             k, v = cache.gather(layer, seq)
-            out, ledger = _parts(self.contiguous(q[starts[i] : starts[i + 1]], k, v, **mask))
+            rows = q[starts[i] : starts[i + 1]]
+            out, ledger = self._parts(self.contiguous(rows, k, v, **mask), rows)
             outs.append(out)
             ledgers += ledger
         return outs[0] if len(outs) == 1 else np.concatenate(outs), ledgers
 
-
-def _parts(result: Any) -> tuple[np.ndarray, list[Any]]:
-    if isinstance(result, tuple):
-        return result[0], []
-    return (result.out, [result.ledger]) if hasattr(result, "out") else (result, [])
+    def _parts(self, result: Any, q: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+        """The output and what was counted for it, of whatever an algorithm returns."""
+        ledger = [result.ledger] if hasattr(result, "ledger") else []
+        out = result[0] if isinstance(result, tuple) else getattr(result, "out", result)
+        if np.shape(out) != q.shape:
+            raise ValueError(f"attention {self.name!r} returned shape {np.shape(out)} for queries of shape {q.shape}")
+        return out, ledger
 
 
 def resolve(attention: str | Attention | Callable[..., Any], options: Mapping[str, Any]) -> Attention:

@@ -10,7 +10,7 @@ import numpy as np
 from refsim.kvcache import BlockManager, PagedKV, blocks_for
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int32
+    from jaxtyping import Float
 
     from refsim.model.config import Config
 
@@ -94,15 +94,3 @@ class PagedCache:
         self, layer: int, seq: int
     ) -> tuple[Float[np.ndarray, "length kv_heads d"], Float[np.ndarray, "length kv_heads d"]]:
         return self.kv.gather(seq, layer)
-
-    def pools(
-        self, layer: int
-    ) -> tuple[
-        Float[np.ndarray, "num_blocks block_size kv_heads d"], Float[np.ndarray, "num_blocks block_size kv_heads d"]
-    ]:
-        """A layer's K and V pools, as kernels read them."""
-        return self.kv.pools(layer)
-
-    def block_tables(self, layer: int, seqs: list[int]) -> Int32[np.ndarray, "seqs max_blocks"]:
-        """The block tables of sequences in a layer, padded with -1."""
-        return self.kv.block_tables(seqs, layer)

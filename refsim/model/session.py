@@ -11,7 +11,7 @@ from refsim.machine import Ledger
 from refsim.model import attend, rope, sampling
 
 if TYPE_CHECKING:
-    from jaxtyping import Float32, Int
+    from jaxtyping import Float32, Int, Int32
 
     from refsim.model.caches import Cache
     from refsim.model.decoder import Decoder
@@ -81,7 +81,10 @@ class Session:
         return self.cache.length(seq)
 
     def prefill(self, seq: int, ids: Sequence[int], *, chunk: int | None = None) -> Float32[np.ndarray, "tokens vocab"]:
-        """Feed a prompt, `chunk` tokens at a time (default: all at once); the logits after each of its tokens."""
+        """Feed a prompt, `chunk` tokens at a time (default: all at once); the logits after each of its tokens.
+
+        Raises as `forward` does; chunks fed before one fails stay in the cache.
+        """
         prompt = self._checked(seq, ids)
         size = len(prompt) if chunk is None else chunk
         if size < 1:
@@ -127,7 +130,7 @@ class Session:
             raise ValueError("forward needs at least one sequence with new tokens")
         seqs = list(batch)
         new = [self._checked(seq, ids) for seq, ids in batch.items()]
-        starts = np.cumsum([0, *map(len, new)])
+        starts = np.cumsum([0, *map(len, new)], dtype=np.int32)
         before = {seq: self.length(seq) for seq in seqs}
         positions = np.concatenate([before[seq] + np.arange(len(ids)) for seq, ids in zip(seqs, new, strict=True)])
         cos, sin = rope.angles(positions, self._inv_freq, self._attention_factor)
@@ -143,7 +146,7 @@ class Session:
         logits = self.decoder.unembed(x)
         return {seq: logits[starts[i] : starts[i + 1]] for i, seq in enumerate(seqs)}
 
-    def _attend(self, seqs: list[int], starts: Int[np.ndarray, "seqs+1"]) -> Callable[..., np.ndarray]:
+    def _attend(self, seqs: list[int], starts: Int32[np.ndarray, "seqs+1"]) -> Callable[..., np.ndarray]:
         config = self.decoder.config
         scale = config.head_dim**-0.5
 

@@ -157,6 +157,16 @@ def test_norm_and_silu_at_their_edges():
     np.testing.assert_allclose(found, x.astype(float) / (1 + np.exp(-np.clip(x.astype(float), -700, 700))), atol=1e-5)
 
 
+def test_an_attention_that_returns_another_shape_is_named():
+    def keeps_values_apart(q, k, v, **mask):
+        return v
+
+    with pytest.raises(
+        ValueError, match=r"'keeps_values_apart' returned shape \(9, 2, 6\) for queries of .*\(9, 4, 6\)"
+    ):
+        decoder_of("plain").logits(IDS, attention=keeps_values_apart)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [

@@ -96,6 +96,17 @@ def test_closing_gives_every_block_back():
     assert cache.manager.stats().free == 6
 
 
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+def test_a_block_is_taken_when_the_last_one_is_full_and_not_before(block_size):
+    cache = model.PagedCache.of(DECODER.config, num_blocks=16, block_size=block_size)
+    run = DECODER.start(attention="paged", cache=cache)
+    a = run.open()
+    run.prefill(a, A)
+    for length in range(len(A), 16):
+        assert cache.manager.stats().used == -(-length // block_size)
+        run.step({a: 0})
+
+
 def test_a_closed_sequence_is_unknown(cache):
     run = DECODER.start(attention="oracle", cache=cache)
     a = run.open()
