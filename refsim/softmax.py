@@ -51,6 +51,8 @@ def absorb(state: State, s: Float[np.ndarray, "*b r c"], v: Float[np.ndarray, "*
     array([[2.]])
     """
     after = State(*(np.array(part) for part in state))
+    if s.shape[-1] == 0:
+        return after
     absorb_in_place(after, np.array(s, after.m.dtype), v, mma=_select_matmul)
     return after
 
