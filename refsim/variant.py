@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from refsim.numerics import dtype_of
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
@@ -124,7 +126,7 @@ def _window(window: Any) -> tuple[int | None, int | None]:
         raise ValueError(f"window must be (keys before, keys after) or None, got {window!r}") from None
     sides = []
     for side, size in (("before", left), ("after", right)):
-        if size is not None and size != int(size):
+        if size is not None and not float(size).is_integer():
             raise ValueError(f"window: keys {side} must be a whole number, -1 or None, got {size!r}")
         if size is not None and size < -1:
             raise ValueError(f"window: keys {side} must be 0 or more, or -1 or None for unlimited, got {size}")
@@ -151,6 +153,10 @@ def check_qkv(q: Any, k: Any, v: Any) -> tuple[int, int, int, int, int, int]:
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise TypeError(f"{name} must be an array, got {type(array).__name__}")
+        try:
+            dtype_of(array.dtype)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
         if len(array.shape) != 3:
             raise ValueError(f"{name} must have 3 axes (tokens, heads, head_dim), got shape {tuple(array.shape)}")
     n, H, D = q.shape

@@ -1,4 +1,4 @@
-"""Online softmax: however the keys are split, ordered and merged, the answer is that of one softmax over all of them."""
+"""Online softmax: however keys are split, ordered and merged, the answer is that of one softmax over all of them."""
 
 import numpy as np
 import pytest
