@@ -38,6 +38,7 @@ class Life(RuleBasedStateMachine):
         self.model: dict[int, tuple[list[int], int]] = {}
         self.pins: list[np.ndarray] = []
         self.next_id = 0
+        self.past: list[tuple[list[int], int]] = []
 
     def attempt(self, call) -> bool:
         """Run a call that may run out of blocks; if it does, it was right to, and nothing changed."""
@@ -83,6 +84,13 @@ class Life(RuleBasedStateMachine):
             assert hit == 0 or (hit < len(ids) and hit % self.manager.block_size == 0)
             self.model[seq] = (list(ids), salt)
             self.write(seq, hit)
+            self.past.append((list(ids), salt))
+
+    @precondition(lambda self: self.past)
+    @rule(data=st.data(), more=st.lists(IDS, max_size=6))
+    def allocate_what_begins_alike(self, data, more: list[int]) -> None:
+        ids, salt = data.draw(st.sampled_from(self.past))
+        self.allocate(ids=ids + more, salt=salt)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), ids=st.lists(IDS, max_size=6))

@@ -12,7 +12,7 @@ def test_worked_figures_of_sizing() -> None:
     assert sizing.blocks_for(100, 16, layers=28) == 196
     assert kvcache.block_nbytes(16, 1024, 4) == 131072
     assert kvcache.pool_nbytes(196, 16, 1024, 4) == 25690112 == 24.5 * 2**20
-    assert sizing.last_block_used(100, 16) == 4
+    assert [sizing.last_block_used(t, 16) for t in (0, 1, 16, 17, 100)] == [0, 1, 16, 1, 4]
 
 
 def test_waste_is_at_most_a_block_less_one() -> None:

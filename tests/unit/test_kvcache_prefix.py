@@ -1,0 +1,288 @@
+"""The prefix cache: what may be hit, what may be evicted and in which order, against cases worked out by hand."""
+
+import numpy as np
+import pytest
+
+from refsim.kvcache import BlockManager, OutOfBlocks
+from refsim.kvcache.chain import Chain
+
+
+def manager(blocks: int = 8, size: int = 4, **more) -> BlockManager:
+    return BlockManager(blocks, size, prefix_cache=True, record=True, **more)
+
+
+def run(m: BlockManager, name: object, ids, **more) -> int:
+    """A request that comes, computes and goes; returns its hit."""
+    hit = m.allocate(name, ids, **more)
+    m.commit(name)
+    m.free(name)
+    return hit
+
+
+def test_only_full_computed_blocks_are_hit() -> None:
+    m = manager()
+    m.allocate("a", range(10))
+    assert m.allocate("early", range(10)) == 0  # vllm 7822: nothing of "a" is computed yet
+    m.free("early")
+    m.commit("a", 7)
+    assert m.allocate("b", range(10)) == 4
+    m.commit("a")
+    assert m.allocate("c", range(10)) == 8
+    assert m.table("c")[:2].tolist() == m.table("a")[:2].tolist()
+    m.check_invariants()
+
+
+@pytest.mark.parametrize(("length", "hit"), [(32, 16), (33, 32), (31, 16), (16, 0), (17, 16), (1, 0), (0, 0)])
+def test_a_hit_leaves_a_token_to_compute(length, hit) -> None:
+    # vllm 11186, nano-vllm 144: a prompt of whole blocks, all cached.
+    m = manager(blocks=16, size=16)
+    run(m, "a", range(48))
+    assert m.allocate("b", range(length)) == hit
+    m.commit("b")
+    assert m.allocate("c", range(48)) == 32, "the chain keeps its hashes"
+    m.check_invariants()
+
+
+def test_ids_after_a_different_prefix_are_no_hit() -> None:
+    m = manager()
+    run(m, "a", [1, 1, 1, 1, 2, 2, 2, 2, 0])
+    assert run(m, "b", [9, 1, 1, 1, 2, 2, 2, 2, 0]) == 0
+    assert run(m, "c", [1, 1, 1, 1, 2, 2, 2, 3, 0]) == 4
+
+
+def test_equal_hashes_of_different_tokens_are_no_hit(monkeypatch) -> None:
+    monkeypatch.setattr("refsim.kvcache.chain.chained", lambda t, previous: np.zeros(len(t), np.uint64))
+    m = manager()
+    run(m, "a", [1, 1, 1, 1, 0])
+    assert run(m, "b", [2, 2, 2, 2, 0]) == 0
+    assert run(m, "c", [1, 1, 1, 1, 0]) == 4
+
+
+def test_a_block_is_no_hit_under_another_prefix_even_if_hashes_say_so(monkeypatch) -> None:
+    # A hash of the block's own tokens only: the second blocks agree in hash and in tokens, and differ in their parent.
+    monkeypatch.setattr("refsim.kvcache.chain.chained", lambda t, previous: t.sum(axis=1).astype(np.uint64))
+    m = manager()
+    run(m, "x", [1, 1, 1, 1, 5, 5, 5, 5, 0])
+    run(m, "other", [2, 2, 2, 2, 0])
+    assert run(m, "y", [2, 2, 2, 2, 5, 5, 5, 5, 0]) == 4
+    assert run(m, "x", [1, 1, 1, 1, 5, 5, 5, 5, 0]) == 8
+
+
+def test_salts_are_apart() -> None:
+    m = manager()
+    run(m, "a", range(9), salt=1)
+    assert run(m, "b", range(9), salt=2) == 0
+    assert run(m, "c", range(9), salt=1) == 8
+
+
+def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
+    m = manager(blocks=5)
+    run(m, "a", [1] * 8)  # blocks 0 and 1
+    run(m, "b", [2] * 8)  # blocks 2 and 3
+    run(m, "a again", [1] * 8 + [0])  # all of a is used later than b
+    m.allocate("c", [3] * 12)  # one free block; two to evict: b's tail, b's head
+    assert [e.blocks for e in m.events or [] if e.kind == "evict"] == [(3, 2)]
+    assert m.table("c").tolist() == [3, 2, 4]
+    m.append("c", [3])  # a's tail
+    assert run(m, "a last", [1] * 5) == 4
+    m.check_invariants()
+
+
+def test_a_block_in_use_is_never_evicted() -> None:
+    # Avarok 373: cache 1 + sequence 1.
+    m = manager(blocks=2)
+    m.allocate("a", range(8))
+    m.commit("a")
+    assert m.pool.refs.tolist() == [2, 2]
+    with pytest.raises(OutOfBlocks):
+        m.allocate("b", [9])
+    assert m.pool.refs.tolist() == [2, 2]
+    m.free("a")
+    assert (m.pool.refs.tolist(), m.pool.free, m.stats().evictable) == ([1, 1], 0, 2)
+    m.allocate("b", [9])
+    assert m.stats().evictable == 1
+    m.check_invariants()
+
+
+def test_an_evicted_block_is_not_found_under_its_old_hash() -> None:
+    # vllm 5364, nano-vllm 163: the block is another's now.
+    m = manager(blocks=2)
+    run(m, "x", range(8))
+    m.allocate("y", [7] * 8)
+    m.free("y")  # its blocks were never computed, so nothing of them is cached
+    assert (m.allocate("x", range(8)), m.stats().evictable) == (0, 0)
+
+
+def test_a_failed_admission_leaves_no_trace() -> None:
+    m = manager(blocks=4)
+    run(m, "a", range(8))
+    m.allocate("b", [9] * 8)
+    events, refs, stats = list(m.events or []), m.pool.refs.copy(), m.stats()
+    # It would hit one resting block and need two more, of which there is only one.
+    with pytest.raises(OutOfBlocks, match=r"needs 2 more block.* only 1"):
+        m.allocate("c", [0, 1, 2, 3, 8, 8, 8, 8, 8])
+    assert (m.events, m.stats()) == (events, stats)
+    assert (m.pool.refs == refs).all()
+    m.check_invariants()
+    assert m.allocate("d", range(8)) == 4
+
+
+def test_twins_end_as_one_block() -> None:
+    # nano-vllm 219: two equal prompts computed in the same step.
+    m = manager()
+    m.allocate("a", range(9))
+    m.allocate("b", range(9))
+    assert m.stats().used == 6
+    m.commit("a")
+    m.commit("b")
+    assert m.table("b").tolist() == [0, 1, 5]
+    assert m.stats().used == 4
+    m.free("a")
+    m.check_invariants()
+    m.free("b")
+    assert (m.stats().evictable, m.stats().used) == (2, 0)
+
+
+def test_pinned_prompts_stay() -> None:
+    m = manager(blocks=4)
+    run(m, "system", range(8))
+    pin = m.pin(range(8))
+    assert pin.tolist() == [0, 1]
+    assert m.stats().used == 2
+    run(m, "flood", [5] * 8)
+    run(m, "flood", [6] * 8)
+    with pytest.raises(OutOfBlocks):
+        m.allocate("too much", [7] * 9)
+    assert m.allocate("user", [*range(8), 1]) == 8
+    m.free("user")
+    m.unpin(pin)
+    m.check_invariants()
+    m.allocate("flood", [8] * 16)
+    assert m.pool.refs.tolist() == [1, 1, 1, 1]
+    with pytest.raises(ValueError, match="not all pinned"):
+        m.unpin(pin)
+
+
+def test_used_count_returns_to_zero_each_time() -> None:
+    # xLLM 828, with the cache on.
+    m = manager(blocks=1)
+    for _ in range(4):
+        run(m, "r", [1, 2, 3, 4])
+        assert (m.stats().used, m.stats().evictable) == (0, 1)
+
+
+def test_an_incomplete_block_is_no_entry() -> None:
+    # sglang 35270: page 4, three tokens inserted and looked up.
+    m = manager()
+    run(m, "a", [1, 2, 3])
+    assert m.stats().evictable == 0
+    assert m.allocate("b", [1, 2, 3]) == 0
+
+
+def test_decoded_tokens_are_cached_when_their_ids_are_given() -> None:
+    m = manager()
+    m.allocate("a", [1, 2, 3])
+    m.append("a", [4])
+    m.append("a", [5])
+    m.commit("a")
+    assert m.allocate("b", [1, 2, 3, 4, 5]) == 4
+    m.append("b")  # an id that is not told: nothing after it can be hashed
+    m.append("b", 6)
+    m.commit("b")
+    assert m.stats().evictable + m.prefix.cached.sum() == 1
+    with pytest.raises(ValueError, match="5 of them with ids"):
+        m.append("b", [1])
+
+
+def test_chunks_take_blocks_as_they_come() -> None:
+    m = manager()
+    run(m, "a", range(5))
+    assert m.allocate("b", range(14), chunk=4) == 4
+    assert (m.length("b"), m.table("b").size) == (8, 2)
+    m.append("b", 6)
+    m.commit("b")
+    assert (m.length("b"), int(m.prefix.cached.sum())) == (14, 3)
+    m.check_invariants()
+
+
+def test_events_tell_the_life_in_order() -> None:
+    m = manager(blocks=3)
+    m.allocate("a", range(6))
+    m.commit("a")
+    m.fork("a", "b")
+    m.append("b", [9])
+    m.free("a")
+    m.free("b")
+    m.allocate("c", range(5))
+    m.free("c")
+    m.allocate("d", [9] * 12)
+    kinds = [(e.kind, e.seq_id) for e in m.events or []]
+    assert kinds == [
+        ("allocate", "a"),
+        ("cache", "a"),
+        ("share", "b"),
+        ("allocate", "b"),
+        ("copy", "b"),
+        ("free", "a"),
+        ("free", "b"),
+        ("hit", "c"),
+        ("allocate", "c"),
+        ("free", "c"),
+        ("evict", None),
+        ("free", None),
+        ("allocate", "d"),
+    ]
+
+
+def test_hashes_of_a_growing_chain_equal_those_of_the_whole() -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 50000, 1000)
+    whole = Chain(ids, 16, salt=3)
+    grown = Chain(ids[:5], 16, salt=3)
+    for start in range(5, 1000, 37):
+        grown.extend(ids[start : start + 37])
+        grown.hashes()
+    assert (whole.hashes() == grown.hashes()).all()
+    assert np.unique(whole.hashes()).size == 62
+    # Fold it by the definition, in Python's integers.
+    from refsim.kvcache.chain import chained, root_hash
+
+    previous = root_hash(3)
+    for i, h in enumerate(whole.hashes().tolist()):
+        previous = int(chained(whole.blocks(i, i + 1), previous)[0])
+        assert previous == h
+
+
+def test_invariants_notice_a_wrong_cache() -> None:
+    import copy
+
+    m = manager()
+    m.allocate("a", range(12))
+    m.commit("a")
+    for spoil in (
+        lambda b: b.prefix._ids.__setitem__((1, 2), 99),
+        lambda b: b.prefix._by_hash.popitem(),
+        lambda b: b.prefix._queue.push(np.array([0])),
+        lambda b: b.prefix._parent.__setitem__(2, 0),
+        lambda b: b.prefix.pins.__setitem__(5, 1),
+    ):
+        broken = copy.deepcopy(m)
+        spoil(broken)
+        with pytest.raises(AssertionError):
+            broken.check_invariants()
+    m.check_invariants()
+
+
+def test_pinning_without_a_cache_is_refused() -> None:
+    m = BlockManager(4, 4)
+    with pytest.raises(ValueError, match="prefix_cache=True"):
+        m.pin([1, 2, 3, 4])
+
+
+def test_sharing_by_hand_and_a_foreign_chain_are_refused() -> None:
+    m = manager()
+    m.allocate("a", range(5))
+    with pytest.raises(ValueError, match="by hand"):
+        m.adopt("b", [0], 4)
+    with pytest.raises(ValueError, match="blocks of 16"):
+        m.allocate("c", Chain([1], 16))
