@@ -84,6 +84,7 @@ def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
     assert [e.blocks for e in m.events or [] if e.kind == "evict"] == [(3, 2)]
     assert m.table("c").tolist() == [3, 2, 4]
     m.append("c", [3])  # a's tail
+    m.free("c")
     assert run(m, "a last", [1] * 5) == 4
     m.check_invariants()
 
