@@ -1,0 +1,180 @@
+"""From the workers' tables to a Trace and to Reports."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpu.emulator import native
+from gpu.emulator.lines import lines_of
+from gpu.emulator.memory import Tensor, bytes_at
+from gpu.emulator.report import Report
+from gpu.emulator.trace import BarrierEvent, Row, TensorTraffic, Trace, Traffic, WarpAccess
+
+if TYPE_CHECKING:
+    from gpu.emulator.launch import Running
+
+SITE = np.dtype(native.Site)
+SUMMED = ("nbytes", "lanes", "requests", "sectors", "useful", "wavefronts", "ideal")
+
+
+def printed(control: native.Launch) -> str:
+    """What device printf wrote, block by block."""
+    total = min(control.printed_nbytes, control.print_capacity)
+    if not total:
+        return ""
+    data = bytes_at(control.printed, total).tobytes()
+    messages, at = [], 0
+    while at + 8 <= len(data):
+        block, nbytes = struct.unpack_from("<II", data, at)
+        messages.append((block, data[at + 8 : at + 8 + nbytes].decode(errors="replace")))
+        at += 8 + nbytes
+    return "".join(text for _, text in sorted(messages, key=lambda m: m[0]))
+
+
+def index3(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A linear thread or block number as x, y, z."""
+    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
+
+
+class Namer:
+    """Names for regions and places of one launch."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.lines = lines_of(running.loaded.module.path)
+        self.text = running.loaded.module.text.splitlines()
+        self.by_slot = {t.slot: t for t in running.tensors}
+
+    def line(self, pc: int) -> int:
+        offset = pc - self.running.loaded.base
+        return self.lines.find(offset - 1) if 0 < offset <= self.running.loaded.elf.image_nbytes else 0
+
+    def source(self, line: int) -> str:
+        return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+
+    def region(self, region: int) -> str:
+        if region == native.REGION_SHARED:
+            return "shared"
+        if region in self.by_slot:
+            return self.by_slot[region].name
+        return "variables" if region == native.REGION_MODULE else "unknown"
+
+
+def _merged(running: Running) -> np.ndarray:
+    tables = [np.frombuffer(w.sites, SITE) for w in running.worker]
+    sites = np.concatenate([t[t["used"] != 0] for t in tables])
+    if len(tables) > 1 and len(sites):
+        keys, inverse = np.unique(sites[["pc", "region", "size", "direction"]], return_inverse=True)
+        merged = np.zeros(len(keys), SITE)
+        for name in keys.dtype.names or ():
+            merged[name] = keys[name]
+        for name in SUMMED:
+            np.add.at(merged[name], inverse, sites[name])
+        sites = merged
+    return np.sort(sites, order=["pc", "region", "direction", "size"])
+
+
+def _traffic(site: np.void) -> Traffic:
+    return Traffic(
+        int(site["nbytes"]),
+        int(site["lanes"]),
+        int(site["requests"]),
+        int(site["sectors"]),
+        int(site["useful"]),
+        int(site["wavefronts"]),
+        int(site["ideal"]),
+    )
+
+
+def _unique(running: Running, tensor: Tensor, direction: int) -> int:
+    bits = bytes_at(running.memory.slot(tensor).touched[direction], tensor.nbytes // 8 + 1)
+    return int(np.bitwise_count(bits).sum(dtype=np.int64))
+
+
+def collect_trace(running: Running, text: str) -> Trace:
+    """Sum the sites of all workers by tensor, direction and line."""
+    namer = Namer(running)
+    sites = _merged(running)
+    totals: dict[tuple[str, str], Traffic] = {}
+    rows: dict[tuple[int, str, str, int], Traffic] = {}
+    for site in sites:
+        name, direction = namer.region(int(site["region"])), native.DIRECTIONS[site["direction"]]
+        traffic = _traffic(site)
+        totals[name, direction] = totals.get((name, direction), Traffic()) + traffic
+        key = (namer.line(int(site["pc"])), name, direction, int(site["size"]))
+        rows[key] = rows.get(key, Traffic()) + traffic
+    tensors = {}
+    for tensor in running.tensors:
+        by_direction = {}
+        for i, direction in enumerate(native.DIRECTIONS):
+            total = totals.get((tensor.name, direction), Traffic())
+            unique = _unique(running, tensor, i) if total.requests else 0
+            by_direction[direction] = Traffic(**{**vars(total), "unique_nbytes": unique})
+        for name in tensor.names:
+            tensors[name] = TensorTraffic(name, **by_direction)
+    order = [n for i, n in enumerate(running.entry.names) if i in running.arguments.arrays]
+    shared = TensorTraffic("shared", **{d: totals.get(("shared", d), Traffic()) for d in native.DIRECTIONS})
+    return Trace(
+        running.entry.name,
+        running.grid,
+        running.block,
+        {n: tensors[n] for n in order},
+        shared,
+        tuple(Row(k[0], namer.source(k[0]), *k[1:], t) for k, t in sorted(rows.items())),
+        tuple(_accesses(running, namer)),
+        tuple(_barriers(running)),
+        _heat(running),
+        text,
+    )
+
+
+def _heat(running: Running) -> dict[str, np.ndarray]:
+    out = {}
+    for tensor in running.tensors if running.settings.heat else ():
+        slot = running.memory.slot(tensor)
+        granules = tensor.nbytes >> slot.granule_shift
+        counts = bytes_at(slot.heat, 4 * granules).view(np.uint32).copy()
+        array = tensor.array
+        per_item = max(1, array.dtype.itemsize >> slot.granule_shift)
+        if array.flags.c_contiguous and len(tensor.arrays) == 1:
+            counts = counts.reshape(-1, per_item).max(axis=1).reshape(array.shape)
+        out[tensor.name] = counts
+    return out
+
+
+def _accesses(running: Running, namer: Namer) -> list[WarpAccess]:
+    low = min((running.control.shared[i].base for i in range(running.control.nshared)), default=0)
+    out = []
+    for worker in running.worker:
+        for i in range(worker.nsamples):
+            s = worker.samples[i]
+            lanes = tuple(lane for lane in range(32) if s.mask >> lane & 1)
+            base = namer.by_slot[s.region].address if s.region in namer.by_slot else low
+            offsets = tuple(s.address[lane] - base for lane in lanes)
+            name, direction = namer.region(s.region), native.DIRECTIONS[s.direction]
+            out.append(WarpAccess(namer.line(s.pc), name, direction, s.size, s.block, s.warp, lanes, offsets))
+    return sorted(out, key=lambda a: (a.block, a.warp))
+
+
+def _barriers(running: Running) -> list[BarrierEvent]:
+    out = []
+    for worker in running.worker:
+        for i in range(worker.nevents):
+            e = worker.events[i]
+            out.append(BarrierEvent(e.block, e.warp, e.index, e.line, e.arrived, e.released))
+    return sorted(out, key=lambda e: (e.block, e.barrier, e.warp))
+
+
+def collect_reports(running: Running) -> list[Report]:
+    """The findings in words, the lowest block first."""
+    count = min(running.control.nreports, native.MAX_REPORTS)
+    if not count:
+        return []
+    from gpu.emulator.explain import explain
+
+    namer = Namer(running)
+    reports = [explain(running, namer, running.control.reports[i]) for i in range(count)]
+    return sorted(reports, key=lambda r: (r.block[::-1], r.line))

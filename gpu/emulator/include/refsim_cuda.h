@@ -1,0 +1,59 @@
+// What nvcc and NVRTC put in front of every kernel, for a host compiler: keywords, index variables, intrinsics.
+#pragma once
+#define printf refsim_printf
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include "refsim_vectors.h"
+
+#define __CUDACC__ 1
+#define __CUDACC_RTC__ 1
+#define __CUDA_ARCH__ 800
+#define __CUDA_ARCH_LIST__ 800
+#define __REFSIM_EMULATOR__ 1
+
+#define __global__ __attribute__((noinline, used))
+#define __device__
+#define __host__
+#define __constant__
+#define __shared__ static __attribute__((aligned(128)))
+#define __managed__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#ifndef __restrict__
+#define __restrict__ __restrict
+#endif
+
+#ifdef __APPLE__
+#define REFSIM_SYMBOL(name) "_" name
+#else
+#define REFSIM_SYMBOL(name) name
+#endif
+extern "C" {
+extern const uint3 threadIdx __asm__(REFSIM_SYMBOL("refsim_thread_idx"));
+extern const uint3 blockIdx __asm__(REFSIM_SYMBOL("refsim_block_idx"));
+extern const uint3 blockDim __asm__(REFSIM_SYMBOL("refsim_block_dim"));
+extern const uint3 gridDim __asm__(REFSIM_SYMBOL("refsim_grid_dim"));
+int refsim_barrier(unsigned form, int predicate, unsigned line);
+unsigned long refsim_warp(unsigned kind, unsigned mask, unsigned long value, unsigned source, unsigned line);
+unsigned refsim_active_mask(unsigned line);
+void refsim_fence();
+void refsim_assert(const char* text);
+void refsim_trap(const char* text);
+}
+constexpr int warpSize = 32;
+
+#include "refsim_math.h"
+#include "refsim_sync.h"
+#include "refsim_atomic.h"
+#include "refsim_entry.h"

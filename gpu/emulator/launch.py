@@ -1,0 +1,304 @@
+"""One launch: tensors in, workers run, counts and findings out, tensors back."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu.emulator import native
+from gpu.emulator.arguments import check_arguments, pack
+from gpu.emulator.build import DYNAMIC_SHARED_NBYTES
+from gpu.emulator.collect import collect_reports, collect_trace, printed
+from gpu.emulator.loaded import Entry, Loaded
+from gpu.emulator.memory import DeviceMemory, Tensor, arena, group
+from gpu.emulator.report import KernelError, Report
+from gpu.emulator.trace import Trace
+
+MAX_THREADS = 1024
+STATIC_SHARED_NBYTES = 48 * 1024
+PRINT_NBYTES = 1 << 20
+STACK_NBYTES = 128 * 1024
+
+
+class LaunchError(ValueError):
+    """The launch asks for more than a device has, or for nothing at all."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run: see `gpu.emulator.run` for what each means."""
+
+    checks: Mapping[str, str]
+    workers: int | None = None
+    shared_limit: int = STATIC_SHARED_NBYTES
+    stack_nbytes: int = STACK_NBYTES
+    timeout: float | None = None
+    keep_samples: int = 0
+    keep_barriers: bool = False
+    heat: bool = False
+    step_block: int = -1
+
+
+def modes(checks: Mapping[str, str] | str | None) -> dict[str, str]:
+    """The mode of each check: one for all, or by name over the default "raise".
+
+    Raises
+    ------
+    ValueError
+        No such check or mode.
+    """
+    given = dict.fromkeys(native.CHECKS, checks) if isinstance(checks, str) else dict(checks or {})
+    for name, mode in given.items():
+        if name not in native.CHECKS:
+            raise ValueError(f"no check {name!r}; there are {', '.join(native.CHECKS)}")
+        if mode not in native.MODES:
+            raise ValueError(f"no mode {mode!r} (for {name}); there are {', '.join(native.MODES)}")
+    return {**dict.fromkeys(native.CHECKS, "raise"), **given}
+
+
+def dimensions(what: str, given: int | Sequence[int]) -> tuple[int, int, int]:
+    """A grid or block as three numbers.
+
+    Raises
+    ------
+    LaunchError
+        Not one to three positive whole numbers.
+    """
+    sizes = (given,) if isinstance(given, (int, np.integer)) else tuple(given)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+        raise LaunchError(f"{what} must be one to three positive whole numbers, not {given!r}")
+    return tuple(int(s) for s in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
+
+
+def check_limits(
+    loaded: Loaded, entry: Entry, grid: tuple[int, ...], block: tuple[int, ...], shared: int, limit: int
+) -> None:
+    """What the driver refuses before a kernel starts.
+
+    Raises
+    ------
+    LaunchError
+        Naming what was asked for and what there is.
+    """
+    threads = math.prod(block)
+    if threads > MAX_THREADS or block[2] > 64:
+        raise LaunchError(
+            f"kernel `{entry.name}`: a block of {block} has {threads} threads; at most 1024 fit (64 along z)"
+        )
+    if grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
+        raise LaunchError(f"kernel `{entry.name}`: a grid of {grid} is too large: at most (2147483647, 65535, 65535)")
+    if entry.bounds and threads > entry.bounds:
+        raise LaunchError(
+            f"kernel `{entry.name}` was compiled for at most {entry.bounds} threads (__launch_bounds__), but the "
+            f"block has {threads}: its registers would not fit"
+        )
+    if entry.bounds * entry.min_blocks > 2048:
+        raise LaunchError(
+            f"kernel `{entry.name}`: __launch_bounds__({entry.bounds}, {entry.min_blocks}) asks for "
+            f"{entry.bounds * entry.min_blocks} resident threads; a multiprocessor holds 2048"
+        )
+    static = loaded.shared_of(entry)
+    if static > STATIC_SHARED_NBYTES:
+        raise LaunchError(
+            f"kernel `{entry.name}` declares {static} bytes of static shared memory; a kernel gets at most "
+            f"{STATIC_SHARED_NBYTES}: use extern __shared__ and ask for it at launch"
+        )
+    if static + shared > limit:
+        raise LaunchError(
+            f"kernel `{entry.name}` needs {static + shared} bytes of shared memory ({static} static, {shared} "
+            f"dynamic); a block has {limit}. Above {STATIC_SHARED_NBYTES}, set max_dynamic_shared_size_bytes; "
+            f"no device has more than {DYNAMIC_SHARED_NBYTES}"
+        )
+
+
+@dataclass
+class Outcome:
+    """What a launch leaves behind."""
+
+    trace: Trace | None
+    reports: list[Report]
+    seconds: float
+    resumes: int
+
+
+class Running:
+    """A launch from its start to its end."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        entry: Entry,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: Sequence[Any],
+        shared_mem: int,
+        settings: Settings,
+    ) -> None:
+        self.loaded, self.entry, self.grid, self.block = loaded, entry, grid, block
+        self.settings, self.shared_mem = settings, shared_mem
+        self.arguments = check_arguments(entry, args)
+        check_limits(loaded, entry, grid, block, shared_mem, settings.shared_limit)
+        named = [
+            (entry.names[i], array, bool(entry.parameters[i].constant)) for i, array in self.arguments.arrays.items()
+        ]
+        self.tensors: list[Tensor] = group(named)
+        self.traced = loaded.module.traced
+        self.pids: list[int] = []
+
+    @contextmanager
+    def prepared(self) -> Iterator[Running]:
+        """The launch with its memory in place; nothing of it stays afterwards."""
+        space = arena(self.loaded.module.runtime)
+        with DeviceMemory(space, self.tensors) as memory:
+            self.memory = memory
+            races = self.settings.checks["race"] != "ignore"
+            memory.place(traced=self.traced, races=races, heat=self.settings.heat)
+            self._fill()
+            try:
+                yield self
+            finally:
+                for pid in self.pids:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+    def _workers(self) -> int:
+        blocks = math.prod(self.grid)
+        if self.loaded.devices or self.settings.step_block >= 0:
+            return 1  # __device__ variables are one for all blocks; workers would each have their own
+        wanted = self.settings.workers or (1 if blocks * math.prod(self.block) < 2048 else os.cpu_count() or 1)
+        return max(1, min(wanted, blocks, native.MAX_WORKERS))
+
+    def _fill(self) -> None:
+        loaded, settings = self.loaded, self.settings
+        control = native.Launch.from_address(self.memory.map(ctypes.sizeof(native.Launch)))
+        self.control = control
+        control.grid[:], control.block[:] = self.grid, self.block
+        control.shared_nbytes, control.workers = self.shared_mem, self._workers()
+        control.stack_nbytes = settings.stack_nbytes
+        control.entry = self.entry.address
+        pointers = {i: self.memory.pointer(a) for i, a in self.arguments.arrays.items()}
+        addresses, self._keep = pack(self.arguments, pointers)
+        if len(addresses) > native.MAX_ARGUMENTS:
+            raise LaunchError(
+                f"kernel `{self.entry.name}` takes {len(addresses)} arguments; at most {native.MAX_ARGUMENTS}"
+            )
+        for i, address in enumerate(addresses):
+            control.arguments[i] = address
+        control.module_low, control.module_high = loaded.base, loaded.end
+        self._ranges(control)
+        control.traced = self.traced
+        control.keep_samples, control.keep_events = settings.keep_samples, settings.keep_barriers
+        for i, check in enumerate(native.CHECKS):
+            control.modes[i] = native.MODES.index(settings.checks[check])
+        blocks = math.prod(self.grid)
+        control.published, control.acquired = self.memory.map(8 * blocks), self.memory.map(8 * blocks)
+        control.step_block, control.step_read, control.step_write = settings.step_block, -1, -1
+        control.print_capacity, control.printed = PRINT_NBYTES, self.memory.map(PRINT_NBYTES)
+        self.worker = []
+        for i in range(control.workers):
+            control.worker[i] = self.memory.map(ctypes.sizeof(native.Worker))
+            self.worker.append(native.Worker.from_address(control.worker[i]))
+        if not loaded.runtime.refsim_stacks(MAX_THREADS, settings.stack_nbytes):
+            raise MemoryError(f"no memory for {MAX_THREADS} stacks of {settings.stack_nbytes} bytes")
+
+    def _ranges(self, control: native.Launch) -> None:
+        loaded = self.loaded
+        self.shared_names = [s.short for s in loaded.shared]
+        ranges = [(loaded.base + s.address, s.nbytes) for s in loaded.shared]
+        if loaded.dynamic:
+            self.shared_names.append("dynamic")
+            ranges.append((loaded.base + loaded.dynamic.address, self.shared_mem))
+        variables = [*loaded.constants, *loaded.devices, *loaded.guards]
+        if max(len(ranges), len(variables)) > native.MAX_RANGES:
+            raise LaunchError(f"the emulator keeps track of {native.MAX_RANGES} shared arrays and variables a module")
+        control.nshared, control.nvariables = len(ranges), len(variables)
+        control.const_variables = len(loaded.constants)
+        control.visible_variables = len(loaded.constants) + len(loaded.devices)
+        for i, (base, nbytes) in enumerate(ranges):
+            control.shared[i] = native.Range(base, nbytes)
+        for i, symbol in enumerate(variables):
+            control.variables[i] = native.Range(loaded.base + symbol.address, symbol.nbytes)
+
+    def start(self) -> None:
+        """Fork the workers."""
+        for i in range(self.control.workers):
+            pid = self.loaded.runtime.refsim_spawn(ctypes.byref(self.control), i)
+            if pid < 0:
+                raise OSError("the emulator could not fork a worker")
+            self.pids.append(pid)
+
+    def wait(self) -> None:
+        """Until every worker has ended.
+
+        Raises
+        ------
+        TimeoutError
+            The kernel ran longer than the settings allow.
+        RuntimeError
+            A worker was killed from outside.
+        """
+        limit = self.settings.timeout
+        deadline = None if limit is None else time.monotonic() + limit
+        while self.pids:
+            pid, status = os.waitpid(self.pids[0], 0 if deadline is None else os.WNOHANG)
+            if pid:
+                self.pids.pop(0)
+                if status:
+                    raise RuntimeError(
+                        f"a worker of kernel `{self.entry.name}` ended with status {status}; was it killed?"
+                    )
+            elif deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"kernel `{self.entry.name}` ran longer than {limit} s: does it spin or loop for ever?"
+                )
+            else:
+                time.sleep(0.0005)
+
+    def finish(self, seconds: float = 0.0) -> Outcome:
+        """Counts and findings; and the tensors go back, unless a check says that they are no good.
+
+        Raises
+        ------
+        KernelError
+            A check in mode "raise" failed.
+        """
+        if any(w.failed for w in self.worker):
+            raise RuntimeError(f"kernel `{self.entry.name}` has more than {native.MAX_SITES} places that access memory")
+        text = printed(self.control)
+        if text:
+            print(text, end="")
+        reports = collect_reports(self)
+        stopping = [r for r in reports if self.settings.checks[r.check] == "raise" or r.check in ("crash", "deadlock")]
+        if stopping:
+            raise KernelError([*stopping, *(r for r in reports if r not in stopping)])
+        if self.control.stop:
+            raise RuntimeError(f"kernel `{self.entry.name}` stopped early, and its checks are switched off")
+        self.memory.bring_back(traced=self.traced)
+        trace = collect_trace(self, text) if self.traced else None
+        return Outcome(trace, reports, seconds, sum(w.resumes for w in self.worker))
+
+
+def launch(
+    loaded: Loaded,
+    entry: Entry,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    args: Sequence[Any],
+    shared_mem: int,
+    settings: Settings,
+) -> Outcome:
+    """Run a kernel to its end."""
+    with Running(loaded, entry, grid, block, args, shared_mem, settings).prepared() as running:
+        begin = time.perf_counter()
+        running.start()
+        running.wait()
+        return running.finish(time.perf_counter() - begin)

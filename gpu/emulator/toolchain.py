@@ -1,0 +1,108 @@
+"""Which host compiler builds kernels, and with what flags."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+COMMON = (
+    *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-g1", "-gdwarf-4"),
+    *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-strict-aliasing", "-ffp-contract=off"),
+    *("-Werror=vla", "-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused"),
+)
+# Instructions are counted as they are written: no loops turned into vectors or library calls, no copies of code for
+# the two ways into it.
+GCC = ("-fno-gnu-unique", "-fno-thread-jumps", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize")
+CLANG = ("-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-fno-builtin-memset", "-fno-builtin-memcpy")
+TRACED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds", "-fno-sanitize-recover=none")
+TRACED_GCC = ("--param", "tsan-instrument-func-entry-exit=0")
+TRACED_CLANG = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+
+
+class CompilerNotFound(RuntimeError):
+    """No C++ compiler on this machine."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A command and what family of flags it takes ("gcc" or "clang")."""
+
+    command: tuple[str, ...]
+    family: str
+    identity: str
+    zig: bool = False
+
+    def kernel_flags(self, *, traced: bool) -> list[str]:
+        """Flags that turn a kernel's text into an object file."""
+        gcc = self.family == "gcc"
+        flags = [*COMMON, *(GCC if gcc else CLANG)]
+        if self.zig:
+            flags += ["-fno-sanitize=all", "-Wno-unused-command-line-argument"]
+        if traced:
+            flags += ["-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds"]
+            flags += [*(TRACED_GCC if gcc else TRACED_CLANG)]
+        else:
+            flags += ["-fwrapv"]
+        return flags
+
+    def runtime_flags(self) -> list[str]:
+        """Flags that build the runtime as a shared library."""
+        return [*RUNTIME, *self.link_flags()]
+
+    def link_flags(self) -> list[str]:
+        """Flags for making a shared library without a C++ library."""
+        return ["-nostdlib++", "-fno-sanitize=all"] if self.zig else []
+
+
+def _identity(path: str) -> str:
+    stat = os.stat(path)
+    return f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _family(command: tuple[str, ...]) -> str:
+    name = os.path.basename(command[0])
+    if "clang" in name:
+        return "clang"
+    if name.startswith("g++") and sys.platform == "linux":
+        return "gcc"
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    return "clang" if "clang" in version.lower() else "gcc"
+
+
+@functools.cache
+def find_compiler(wanted: str | None = None) -> Compiler:
+    """The C++ compiler: `wanted`, else `CXX`, else g++, clang++, c++, else the one in the `ziglang` wheel.
+
+    Raises
+    ------
+    CompilerNotFound
+        Nothing of the sort is here, or the one asked for isn't.
+    """
+    asked = wanted or os.environ.get("CXX")
+    for candidate in [asked] if asked else ["g++", "clang++", "c++"]:
+        if candidate == "zig":
+            break
+        command = tuple(shlex.split(candidate))
+        path = shutil.which(command[0]) if command else None
+        if path:
+            command = (path, *command[1:])
+            return Compiler(command, _family(command), " ".join([_identity(path), *command[1:]]))
+    spec = importlib.util.find_spec("ziglang")
+    if spec is not None and spec.origin is not None and asked in (None, "zig"):
+        zig = os.path.join(os.path.dirname(spec.origin), "zig")
+        return Compiler((zig, "c++"), "clang", _identity(zig), zig=True)
+    if asked:
+        raise CompilerNotFound(
+            f"the C++ compiler {asked!r} (from {'the call' if wanted else 'CXX'}) is not on the path"
+        )
+    raise CompilerNotFound(
+        "the emulator compiles kernels with a C++ compiler and found none: install g++ or clang++, set CXX, "
+        "or `pip install ziglang`"
+    )
