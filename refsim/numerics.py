@@ -70,7 +70,8 @@ def round_to(x: np.ndarray, dtype: Any) -> np.ndarray:
     """`x` rounded to the nearest value of `dtype`, carried in `x`'s own type (which must be as wide).
 
     Values beyond the range become inf, or NaN in e4m3, which has no inf. No warning: overflow of a narrow type is
-    one of the things that a simulator is there to show.
+    one of the things that a simulator is there to show. float64 reaches bfloat16 and the 8-bit types by way of
+    float32, so a value within 2**-25 of a tie may round as the tie does.
 
     >>> round_to(np.array([1.0, 1.001], np.float32), "bfloat16")
     array([1., 1.], dtype=float32)
