@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from refsim.attention.plan import Plan, Sequence
-from refsim.machine import HBMArray, Ledger, Machine, Programs, Tile
+from refsim.machine import HBMArray, Kernel, Ledger, Machine, Programs, Tile
 from refsim.machine.tile import Buffer
 
 if TYPE_CHECKING:
@@ -81,6 +81,19 @@ class Call:
         for seq in self.plan.sequences:
             for i, tokens in enumerate(self.plan.query_tiles(seq)):
                 yield seq, i, tokens
+
+    def idle_programs(self, kernel: Kernel, *, splits: int = 1, tile_tokens: int | None = None) -> None:
+        """The programs of a ragged launch that find no query tile: they read where their sequence starts, and stop.
+
+        A launch has as many programs for every sequence as the longest one needs.
+        """
+        if self.cu_seqlens_q is None:
+            return
+        tiles = [-(-seq.n // (tile_tokens or self.plan.tile_tokens)) for seq in self.plan.sequences]
+        for seq, count in zip(self.plan.sequences, tiles, strict=True):
+            if count < max(tiles):
+                with kernel.programs(*self.plan.grid, (max(tiles) - count) * splits) as prog:
+                    prog.load_index(self.cu_seqlens_q, slice(seq.index, seq.index + 2))
 
     def load_q(self, prog: Programs, seq: Sequence, tokens: range, into: Buffer) -> Any:
         """The rows of one query tile (tokens * rho, D), after the lengths that a kernel needs to find them."""

@@ -123,6 +123,7 @@ def attend(watch: Watch, call: Call, kernel_name: str) -> Generator[Step | None,
     Source: "FlashAttention-2", algorithm 1 (queries outside, keys and values inside).
     """
     with call.machine.kernel(kernel_name) as kernel:
+        call.idle_programs(kernel)
         for seq, i, tokens in call.tiles():
             index = {"sequence": seq.index, "query_tile": i}
             with kernel.programs(*call.plan.grid) as prog:

@@ -19,13 +19,19 @@ def gather_keys(watch: Watch, call: Call) -> Generator[Step | None, None, None]:
     starts = np.cumsum([0, *(seq.T for seq in plan.sequences)], dtype=np.int32)
     k = np.full((starts[-1], plan.G, plan.D), np.nan, paged.k_dtype)
     v = np.full((starts[-1], plan.G, plan.Dv), np.nan, paged.v_dtype)
+    cu_seqlens_k = machine.hbm("cu_seqlens_k", starts)
     k_copy = machine.hbm("k", k.swapaxes(0, 1)[:, None], writable=True)
     v_copy = machine.hbm("v", v.swapaxes(0, 1)[:, None], writable=True)
+    parts = [sum(count for _, count, _ in _runs(plan, seq)) for seq in plan.sequences]
     with machine.kernel("gather") as kernel:
         for seq in plan.sequences:
+            # As many programs for every sequence as the longest one needs; the rest read the lengths, and stop.
+            with kernel.programs(plan.G, max(parts) - parts[seq.index]) as prog:
+                call.load_lengths(prog, seq)
             for first, count, size in _runs(plan, seq):
                 with kernel.programs(plan.G, count) as prog:
-                    paged.load_lengths(prog, seq)
+                    call.load_lengths(prog, seq)
+                    prog.load_index(cu_seqlens_k, seq.index)
                     at = first + np.arange(count * size).reshape(count, size)
                     blocks = at[:, 0] // paged.block_size
                     ids = prog.load_index(paged.block_tables, (seq.index, blocks), per_program=1).astype(np.int64)

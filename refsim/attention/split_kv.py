@@ -97,6 +97,7 @@ class Partials:
 def _fold_splits(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None, None, None]:
     plan, machine = call.plan, call.machine
     with machine.kernel("split_kv") as kernel:
+        call.idle_programs(kernel, splits=parts.num_splits)
         for seq, i, tokens in call.tiles():
             low, high = plan.key_span(seq, tokens)
             for split, (first, stop) in enumerate(plan.splits(seq, parts.num_splits)):
@@ -127,6 +128,7 @@ def _reduce(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None,
     plan, machine, S = call.plan, call.machine, parts.num_splits
     acc = plan.precision.accumulate
     with machine.kernel("reduce") as kernel:
+        call.idle_programs(kernel)
         for seq, i, tokens in call.tiles():
             index, rows = {"sequence": seq.index, "query_tile": i}, len(tokens) * plan.rho
             at = call.at(seq, tokens)

@@ -18,16 +18,19 @@ from refsim.numerics import Precision
 
 @dataclass(frozen=True)
 class SoftmaxTile:
-    """Rows and columns of S that a program of the softmax kernel holds. Whole rows where they fit: S is read once."""
+    """Rows and columns of S that a program of the softmax kernel holds. Whole rows where they fit: S is read once.
+
+    One size for a launch: that of the longest sequence.
+    """
 
     rows: int
     columns: int
 
     @classmethod
-    def of(cls, plan: Plan, T: int, sram_nbytes: int | None) -> SoftmaxTile:
-        """The most rows, whole if they fit, of T columns; otherwise the plan's tile, and S is read twice."""
+    def of(cls, plan: Plan, sram_nbytes: int | None) -> SoftmaxTile:
+        """The most rows, whole if they fit; otherwise the plan's tile, and S is read twice."""
         acc = plan.precision.accumulate.itemsize
-        columns = max(T, 1)
+        columns = max((seq.T for seq in plan.sequences), default=1) or 1
         if sram_nbytes is None:
             return cls(plan.rows, columns)
         # Beside each row of S: m, l and the same row statistics as in the tiled algorithms.
@@ -90,6 +93,7 @@ class Matrices:
 def _score(watch: Watch, call: Call, scores: Matrices) -> Generator[Step | None, None, None]:
     plan, machine = call.plan, call.machine
     with machine.kernel("scores") as kernel:
+        call.idle_programs(kernel)
         for seq, i, tokens in call.tiles():
             with kernel.programs(*plan.grid) as prog:
                 chip = OnChip(prog, call, only="qks")
@@ -106,9 +110,10 @@ def _softmax(watch: Watch, call: Call, scores: Matrices, weights: Matrices) -> G
     """One pass over S where whole rows fit on chip; two (statistics, then P) where they don't."""
     plan, machine = call.plan, call.machine
     acc = plan.precision.accumulate
+    tile = SoftmaxTile.of(plan, machine.sram_nbytes)
     with machine.kernel("softmax") as kernel:
+        call.idle_programs(kernel, tile_tokens=tile.rows)
         for seq in plan.sequences:
-            tile = SoftmaxTile.of(plan, seq.T, machine.sram_nbytes)
             columns = [range(c, min(c + tile.columns, seq.T)) for c in range(0, seq.T, tile.columns)]
             for start in range(0, seq.n, tile.rows):
                 rows = range(start, min(start + tile.rows, seq.n))
@@ -147,6 +152,7 @@ def _softmax(watch: Watch, call: Call, scores: Matrices, weights: Matrices) -> G
 def _weigh(watch: Watch, call: Call, weights: Matrices) -> Generator[Step | None, None, None]:
     plan, machine = call.plan, call.machine
     with machine.kernel("output") as kernel:
+        call.idle_programs(kernel)
         for seq, i, tokens in call.tiles():
             with kernel.programs(*plan.grid) as prog:
                 chip = OnChip(prog, call, only="pvo")
