@@ -190,17 +190,17 @@ class Plan:
 
     @cached_property
     def on_chip_nbytes(self) -> int:
-        """Bytes that a program of the tiled algorithms holds on chip at its peak."""
-        acc, stored = self.precision.accumulate.itemsize, self.operand_dtype.itemsize
-        operands = self.rows * self.D + self.Bc * (self.D + self.Dv)
-        per_head = (self.variant.alibi_slopes is not None) + (self.variant.sinks is not None)
-        wide = self.rows * self.Bc * (2 if self.variant.alibi_slopes is not None else 1) + self.rows * self.Dv
-        return operands * stored + (wide + 2 * self.rows + per_head * self.rho) * acc + self._temporaries_nbytes
+        """Bytes that a program of the tiled algorithms holds on chip at its peak: buffers and largest temporaries."""
+        # Absorbing a key tile holds four statistics a row at once; before it, ALiBi's bias is as large as the scores.
+        temporaries = max(4, self.Bc if self.variant.alibi_slopes is not None else 0) * self.rows
+        return self.buffers_nbytes() + temporaries * self.precision.accumulate.itemsize
 
-    @property
-    def _temporaries_nbytes(self) -> int:
-        """Row statistics that live beside the buffers: m_new, shift and fade, and one more while it is combined."""
-        return 4 * self.rows * self.precision.accumulate.itemsize
+    def buffers_nbytes(self, *, sinks: bool = True) -> int:
+        """Bytes of the buffers that a program of the tiled algorithms declares; `sinks`: room for sinks, if any."""
+        operands = self.rows * self.D + self.Bc * (self.D + self.Dv)
+        per_head = (self.variant.alibi_slopes is not None) + (sinks and self.variant.sinks is not None)
+        sums = self.rows * (self.Bc + self.Dv + 2) + per_head * self.rho
+        return operands * self.operand_dtype.itemsize + sums * self.precision.accumulate.itemsize
 
     @property
     def operand_dtype(self) -> Any:
