@@ -42,25 +42,41 @@ class BlockManager(PoolBooks):
     """
 
     def allocate(
-        self, seq_id: Hashable, tokens: int | ArrayLike | Chain, *, chunk: int | None = None, salt: int = 0
+        self,
+        seq_id: Hashable,
+        tokens: int | ArrayLike | Chain,
+        *,
+        upto: int | None = None,
+        chunk: int | None = None,
+        whole_must_fit: bool = False,
+        salt: int = 0,
     ) -> int:
         """Start a sequence: blocks for its tokens, given as a count or as token ids. Returns the tokens found cached.
 
         With a prefix cache and token ids, leading full blocks that are cached are shared, but at least one token is
-        left to compute. `chunk` takes blocks for that many tokens after the hit only; `append` takes the rest. `salt`
-        keeps the blocks apart from those of other salts. A `Chain` built before saves hashing the ids again.
+        left to compute. `chunk` takes blocks for that many tokens after the hit only, and `append` takes the rest; with
+        `whole_must_fit` there must be room for the rest now. `salt` keeps the blocks apart from those of other salts.
+
+        A `Chain` built before saves hashing the ids again; the manager goes on to extend it. It may know more ids than
+        there are tokens yet: `upto` is then the number of tokens.
 
         Raises DuplicateSequence, OutOfBlocks, ValueError.
         """
         if seq_id in self._sequences:
             raise DuplicateSequence(seq_id)
         chain, total = self._chain(tokens, salt)
-        hit = self.prefix.match(chain) if self.prefix is not None and chain is not None else _NONE
+        if upto is not None:
+            if not 0 <= upto <= total:
+                raise ValueError(f"upto is {upto}; {total} tokens were given")
+            total = upto
+        hit = self.prefix.match(chain, total) if self.prefix is not None and chain is not None else _NONE
         start = hit.size * self.block_size
         length = total if chunk is None else min(total, start + chunk)
         needed = self.tables * blocks_for(length, self.block_size) - hit.size
-        resting = self.prefix.resting(hit) if self.prefix is not None else 0
-        self._check_room(needed, f"sequence {seq_id!r} of {length} tokens", held_back=resting)
+        resting = self.prefix.resting(hit) if self.prefix is not None and hit.size else 0
+        room_for = total if whole_must_fit else length
+        whole = self.tables * blocks_for(room_for, self.block_size) - hit.size
+        self._check_room(whole, f"sequence {seq_id!r} of {room_for} tokens", held_back=resting)
         if self.prefix is not None and hit.size:
             self.prefix.hold(hit)
             self._note("hit", seq_id, hit)
@@ -76,13 +92,16 @@ class BlockManager(PoolBooks):
         Raises UnknownSequence, OutOfBlocks, ValueError.
         """
         seq = self._get(seq_id)
+        if type(tokens) is int and not seq.tail_shared and 0 <= tokens <= -seq.tokens % self.block_size:
+            seq.tokens += tokens  # there is room in a block of its own: most tokens of a decode
+            return
         ids = None if isinstance(tokens, int | np.integer) else check_ids(tokens)
         count = int(tokens) if ids is None else ids.size  # type: ignore[arg-type]
         if count < 0:
             raise ValueError(f"can't append {count} tokens; expected 0 or more")
         if ids is not None and seq.chain is not None and seq.chain.known != seq.tokens:
             raise ValueError(
-                f"sequence {seq_id!r} has {seq.tokens} tokens, {seq.chain.known} of them with ids; give a count here"
+                f"sequence {seq_id!r} has {seq.tokens} tokens, ids are known for {seq.chain.known}; give a count here"
             )
         tail = seq.table[:, -1] if count and seq.tokens % self.block_size else _NONE
         shared = tail[self.pool.refs[tail] > 1] if tail.size else _NONE
@@ -94,6 +113,7 @@ class BlockManager(PoolBooks):
                 self._copy_on_write(seq_id, tail, shared)
             if columns:
                 seq.extend(self._take(columns * self.tables, seq_id).reshape(self.tables, columns))
+        seq.tail_shared = seq.tail_shared and not count
         seq.tokens += count
         if ids is not None and seq.chain is not None:
             seq.chain.extend(ids)
@@ -104,6 +124,7 @@ class BlockManager(PoolBooks):
         if child_id in self._sequences:
             raise DuplicateSequence(child_id)
         self.pool.share(parent.holds())
+        parent.tail_shared = True
         self._sequences[child_id] = parent.copy()
         self._note("share", child_id, parent.table.ravel())
 
@@ -125,7 +146,7 @@ class BlockManager(PoolBooks):
         seq = SequenceTable(ids, num_tokens)
         seq.repeats = np.unique(ids).size < ids.size
         self.pool.share(seq.holds())
-        seq.computed = num_tokens
+        seq.computed, seq.tail_shared = num_tokens, True
         self._sequences[seq_id] = seq
         self._note("share", seq_id, ids.ravel())
 
@@ -156,8 +177,7 @@ class BlockManager(PoolBooks):
         if self.prefix is None:
             raise ValueError("pinning needs a manager built with prefix_cache=True")
         chain = Chain(tokens, self.block_size, salt)
-        chain.extend(np.zeros(1, np.int64))  # a hit leaves one token over; here the whole prompt counts
-        ids = self.prefix.match(chain)
+        ids = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
         self.prefix.pin(ids)
         return ids
 

@@ -54,11 +54,11 @@ class PrefixCache:
         """Blocks that only the cache holds, and that are not pinned."""
         return self._queue.size
 
-    def match(self, chain: Chain) -> Int32[np.ndarray, "hit"]:
-        """Cached blocks that a sequence of these ids begins with, leaving at least one token to compute."""
+    def match(self, chain: Chain, tokens: int) -> Int32[np.ndarray, "hit"]:
+        """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute."""
         found: list[int] = []
         get = self._by_hash.get
-        for key in chain.hashes()[: max(0, chain.known - 1) // self.block_size].tolist():
+        for key in chain.hashes()[: max(0, tokens - 1) // self.block_size].tolist():
             block = get(key)
             if block is None:
                 break

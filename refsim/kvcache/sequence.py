@@ -16,10 +16,11 @@ class SequenceTable:
     """`tokens` positions in `blocks` logical blocks, for each of `tables` block tables (one, or one a layer).
 
     `computed` of the tokens have had their K and V written; `chain` holds the token ids where they are known, and
-    `cached` counts the leading blocks that are in the prefix cache. `repeats` says that a block may occur twice.
+    `cached` counts the leading blocks that are in the prefix cache. `repeats` says that a block may occur twice,
+    `tail_shared` that another table may hold the last block.
     """
 
-    __slots__ = ("_table", "blocks", "cached", "chain", "computed", "repeats", "tokens")
+    __slots__ = ("_table", "blocks", "cached", "chain", "computed", "repeats", "tail_shared", "tokens")
 
     def __init__(self, ids: Int32[np.ndarray, "tables blocks"], tokens: int, chain: Chain | None = None) -> None:
         self._table = ids
@@ -29,6 +30,7 @@ class SequenceTable:
         self.cached = 0
         self.chain = chain
         self.repeats = False
+        self.tail_shared = False
 
     @property
     def table(self) -> Int32[np.ndarray, "tables blocks"]:
@@ -53,7 +55,8 @@ class SequenceTable:
     def copy(self) -> SequenceTable:
         """The same blocks under a second table: what a fork starts as."""
         twin = SequenceTable(self.table.copy(), self.tokens, None if self.chain is None else self.chain.copy())
-        twin.computed, twin.cached, twin.repeats = self.computed, self.cached, self.repeats
+        twin.computed, twin.cached = self.computed, self.cached
+        twin.repeats, twin.tail_shared = self.repeats, self.tail_shared
         return twin
 
     def slots(self, start: int, count: int, block_size: int, table: int = 0) -> Int64[np.ndarray, "count"]:

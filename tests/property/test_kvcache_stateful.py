@@ -207,9 +207,9 @@ class CollidingLife(Life):
             self.patch.undo()
 
 
-few = settings(max_examples=60, stateful_step_count=30)
+few = settings(max_examples=40, stateful_step_count=30)
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=200, stateful_step_count=40)
+TestLife.settings = settings(max_examples=100, stateful_step_count=40)
 TestPlainLife = PlainLife.TestCase
 TestPlainLife.settings = few
 TestLayeredLife = LayeredLife.TestCase

@@ -191,7 +191,7 @@ def test_decoded_tokens_are_cached_when_their_ids_are_given() -> None:
     m.append("b", 6)
     m.commit("b")
     assert m.stats().evictable + m.prefix.cached.sum() == 1
-    with pytest.raises(ValueError, match="5 of them with ids"):
+    with pytest.raises(ValueError, match="known for 5"):
         m.append("b", [1])
 
 
@@ -203,6 +203,30 @@ def test_chunks_take_blocks_as_they_come() -> None:
     m.append("b", 6)
     m.commit("b")
     assert (m.length("b"), int(m.prefix.cached.sum())) == (14, 3)
+    m.check_invariants()
+
+
+def test_the_whole_must_fit_even_if_a_chunk_is_taken() -> None:
+    m = manager(blocks=3)
+    run(m, "a", range(8))
+    with pytest.raises(OutOfBlocks, match=r"13 tokens needs 2 more block.* only 1"):
+        m.allocate("b", range(13), chunk=4, whole_must_fit=True)
+    assert m.allocate("b", range(12), chunk=1, whole_must_fit=True) == 8
+    assert m.table("b").size == 3
+    m.check_invariants()
+
+
+def test_a_chain_may_know_the_future() -> None:
+    m = manager()
+    run(m, "a", range(16))
+    future = Chain(np.arange(16), 4)
+    assert m.allocate("b", future, upto=9) == 8
+    assert m.length("b") == 9
+    m.append("b", 3)
+    m.commit("b")
+    assert m.table("b").tolist()[:3] == m.pin(range(12)).tolist()
+    with pytest.raises(ValueError, match="upto is 17"):
+        m.allocate("c", future, upto=17)
     m.check_invariants()
 
 
