@@ -1,0 +1,12 @@
+"""Figures. Each takes results and returns a matplotlib Axes; draw on one of yours with `ax=`, or get a new figure.
+
+New figures are not registered with pyplot, so that nothing is left open: `charts.traffic_by_algorithm(...).figure`
+shows in a notebook, and `.figure.savefig("traffic.png")` writes it.
+"""
+
+from refsim.charts.pool import pool_map
+from refsim.charts.softmax import softmax_walk
+from refsim.charts.style import human_nbytes
+from refsim.charts.traffic import traffic_by_algorithm, traffic_by_length
+
+__all__ = ["human_nbytes", "pool_map", "softmax_walk", "traffic_by_algorithm", "traffic_by_length"]

@@ -1,0 +1,67 @@
+"""What the figures share: one colour a tensor everywhere, units that people read, and where an Axes comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The eight colours of Okabe and Ito, which colour-blind readers tell apart, and two darker ones.
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, GREY = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#999999"),
+)
+INK, FAINT, BRICK = "#222222", "#DDDDDD", "#8C2D04"
+
+_TENSORS = {
+    "q": BLUE,
+    "k": ORANGE,
+    "k_cache": ORANGE,
+    "v": GREEN,
+    "v_cache": GREEN,
+    "out": SKY,
+    "s": VERMILION,
+    "p": BRICK,
+    "o_partial": PURPLE,
+}
+# Lengths, tables and row statistics: counted like everything else, and too small to tell apart.
+METADATA = "tables, lengths, statistics"
+SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BRICK, INK)
+
+
+def tensor_group(tensor: str) -> str:
+    """The name under which a tensor is drawn: its own, or `METADATA` for the small ones.
+
+    >>> tensor_group("k_cache"), tensor_group("seq_lens")
+    ('k_cache', 'tables, lengths, statistics')
+    """
+    return tensor if tensor in _TENSORS else METADATA
+
+
+def tensor_colour(group: str) -> str:
+    """The colour of a group of `tensor_group`: K is one colour in every figure, cached or not."""
+    return _TENSORS.get(group, GREY)
+
+
+def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """The given Axes, or one on a new figure (inches) that pyplot doesn't keep."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=110, layout="constrained").add_subplot()
+
+
+def human_nbytes(nbytes: float) -> str:
+    """Bytes with a decimal unit and three digits: 1 kB is 1000 B.
+
+    >>> human_nbytes(0), human_nbytes(999), human_nbytes(1234), human_nbytes(52_000_000_000)
+    ('0 B', '999 B', '1.23 kB', '52.0 GB')
+    """
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    size, unit = float(nbytes), 0
+    while size >= 999.5 and unit < len(units) - 1:
+        size, unit = size / 1000, unit + 1
+    if unit == 0:
+        return f"{size:.0f} B"
+    return f"{size:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f} {units[unit]}"

@@ -1,0 +1,141 @@
+"""`refsim traffic`: the ledger of a shape, executed or written down in closed form, and its time on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refsim.cli_inputs import ALGORITHMS, Shape, make_inputs, parse_algorithm, parse_dtype, parse_mask, parse_tile
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from refsim.machine import Ledger
+
+# Above this many scores in all an execution takes long enough that the closed form, which is equal, answers instead.
+MOST_SCORES_EXECUTED = 50_000_000
+NAMES = f"One of {', '.join(ALGORITHMS)}"
+
+
+def traffic(
+    algorithm: Annotated[list[str] | None, typer.Option(help=f"{NAMES}; repeat it for several. [default: all]")] = None,
+    lengths: str = typer.Option("1024", help="Keys of each sequence, separated by commas."),
+    queries: int = typer.Option(1, help="Query tokens of each sequence: 1 is a decode step."),
+    prefill: bool = typer.Option(False, "--prefill", help="As many queries as keys, instead of --queries."),
+    heads: int = typer.Option(8, help="Query heads."),
+    kv_heads: int = typer.Option(2, help="KV heads; query heads must be a multiple of them."),
+    head_dim: int = typer.Option(64, help="Numbers a head."),
+    dtype: str = typer.Option("float16", help="Type of q, k and v: float64, float32, float16, bfloat16, e4m3 or e5m2."),
+    tile: str | None = typer.Option(None, help="ROWSxKEYS that a program holds. [default: the largest that fits]"),
+    causal: bool = typer.Option(False, "--causal", help="Hide the keys after each query's own position."),
+    window: int | None = typer.Option(None, help="Keys that a query sees, its own position among them."),
+    block_size: int = typer.Option(16, help="Tokens a block of the paged cache."),
+    splits: int = typer.Option(4, help="Splits of split_kv."),
+    device: str | None = typer.Option(None, help="Its on-chip memory limits tiles; adds a time. See: refsim devices."),
+    execute: bool | None = typer.Option(
+        None, "--execute/--closed-form", help="Run it, or write the ledger down. [default: run it unless it is large]"
+    ),
+    seed: int = typer.Option(0, help="Seed of the random inputs of an execution."),
+) -> None:
+    """Print what an attention call moves through HBM and computes, by algorithm and tensor.
+
+    \b
+    Example:
+        refsim traffic --lengths 4096 --heads 32 --kv-heads 8 --head-dim 128
+        refsim traffic --lengths 1000,37,512 --algorithm paged --algorithm split_kv
+        refsim traffic --prefill --causal --lengths 1000000 --algorithm flash --device "H100 SXM"
+    """
+    from rich.console import Console
+
+    keys = parse_lengths(lengths)
+    shape = Shape(
+        lengths=tuple((T if prefill else queries, T) for T in keys),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        dtype=parse_dtype(dtype),
+        tile=parse_tile(tile),
+        block_size=block_size,
+        num_splits=splits,
+        mask=parse_mask(causal, window),
+    )
+    names = [parse_algorithm(name) for name in algorithm or ALGORITHMS]
+    if execute is None:
+        execute = heads * sum(n * T for n, T in shape.lengths) <= MOST_SCORES_EXECUTED
+    ledgers = executed(names, shape, seed)
+    show(Console(), shape, ledgers, "executed")
+
+
+def parse_lengths(given: str) -> list[int]:
+    """Lengths separated by commas.
+
+    >>> parse_lengths("1000,37")
+    [1000, 37]
+    """
+    parts = given.replace("_", "").split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--lengths must be whole numbers separated by commas, such as 1000,37; got {given!r}")
+    return [int(part) for part in parts]
+
+
+def executed(names: list[str], shape: Shape, seed: int) -> dict[str, Ledger]:
+    """The ledger of each algorithm, by running it on random inputs."""
+    from refsim.machine import Machine
+
+    inputs = make_inputs(shape, seed)
+    ledgers = {}
+    for name in names:
+        function, arguments, keywords = inputs.call(name, Machine())
+        ledgers[name] = function(*arguments, **keywords).ledger
+    return ledgers
+
+
+def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str) -> None:
+    """What was asked, and the table."""
+    queries, keys = (", ".join(map(str, dict.fromkeys(each))) for each in zip(*shape.lengths, strict=True))
+    console.print(
+        f"{len(shape.lengths)} sequence(s) with {queries} queries over {keys} keys, {shape.heads} query heads over "
+        f"{shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}, {how}",
+        highlight=False,
+    )
+    console.print(ledger_table(ledgers))
+
+
+def ledger_table(ledgers: Mapping[str, Ledger]) -> Table:
+    """A column an algorithm: HBM bytes by tensor (read and written together), their sums, then the work."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("HBM bytes")
+    for name in ledgers:
+        table.add_column(name, justify="right")
+
+    def row(label: str, number: Callable[[Ledger], float], digits: int = 0) -> None:
+        table.add_row(label, *(f"{number(ledger):,.{digits}f}" for ledger in ledgers.values()))
+
+    for tensor in tensors_of(ledgers):
+        row(tensor, lambda ledger, tensor=tensor: ledger.total(tensor=tensor))  # type: ignore[misc]
+    table.add_section()
+    row("read", lambda ledger: ledger.total(direction="read"))
+    row("written", lambda ledger: ledger.total(direction="write"))
+    row("in all", lambda ledger: ledger.hbm_nbytes)
+    table.add_section()
+    row("matmul FLOPs", lambda ledger: ledger.matmul_flops)
+    row("FLOPs a byte", lambda ledger: ledger.matmul_flops / max(ledger.hbm_nbytes, 1), digits=1)
+    row("exponentials", lambda ledger: ledger.exponentials)
+    row("kernel launches", lambda ledger: ledger.launches)
+    row("programs", lambda ledger: ledger.programs)
+    return table
+
+
+def tensors_of(ledgers: Mapping[str, Ledger]) -> list[str]:
+    """Every tensor that crosses HBM in any of the ledgers, the heaviest first."""
+    heaviest: dict[str, int] = {}
+    for ledger in ledgers.values():
+        for _, tensor, _ in ledger.hbm_only():
+            heaviest[tensor] = max(heaviest.get(tensor, 0), ledger.total(tensor=tensor))
+    return sorted(heaviest, key=lambda tensor: (-heaviest[tensor], tensor))
