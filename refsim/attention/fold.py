@@ -32,7 +32,7 @@ class OnChip:
             "l": ((plan.rows,), acc),
             "o": ((plan.rows, plan.Dv), acc),
         }
-        self._buffers = {name: prog.buffer(name, *shapes[name]) for name in only}
+        self._buffers = {name: prog.buffer(name, *shapes[name], order="F" if name == "s" else "C") for name in only}
         self.slopes = self._load_per_head("alibi_slopes") if "s" in only else None
         self._sinks = self._load_per_head("sinks") if sinks and "m" in only else None
 

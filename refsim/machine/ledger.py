@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 Level = Literal["HBM", "SRAM"]
 Direction = Literal["read", "write"]
+LEVELS: tuple[Level, ...] = ("HBM", "SRAM")
+DIRECTIONS: tuple[Direction, ...] = ("read", "write")
 
 
 class Key(NamedTuple):
@@ -59,7 +61,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nbytes", {key: int(n) for key, n in self.nbytes.items() if n})
-        object.__setattr__(self, "work", dict(self.work))
+        object.__setattr__(self, "work", {kernel: work for kernel, work in self.work.items() if work != Work()})
 
     def __add__(self, other: Ledger) -> Ledger:
         nbytes, work = dict(self.nbytes), dict(self.work)
@@ -164,11 +166,11 @@ class Ledger:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _table(self) -> Iterable[tuple[str, str, list[int]]]:
-        columns = [(level, direction) for level in ("HBM", "SRAM") for direction in ("read", "write")]
+        columns = [(level, direction) for level in LEVELS for direction in DIRECTIONS]
         in_hbm = {(k.kernel, k.tensor) for k in self.nbytes if k.level == "HBM"}
         kernels = list(self.work)
         for kernel, tensor in sorted(
             {(k.kernel, k.tensor) for k in self.nbytes},
             key=lambda at: (kernels.index(at[0]) if at[0] in kernels else len(kernels), at not in in_hbm, at[1]),
         ):
-            yield kernel, tensor, [self.nbytes.get(Key(kernel, tensor, lv, d), 0) for lv, d in columns]  # type: ignore[arg-type]
+            yield kernel, tensor, [self.nbytes.get(Key(kernel, tensor, lv, d), 0) for lv, d in columns]

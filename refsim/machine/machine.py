@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from refsim.machine.hbm import HBMArray, UncountedAccess
-from refsim.machine.ledger import Direction, Key, Ledger, Work
-from refsim.machine.tile import Buffer, Temporary, Tile
+from refsim.machine.ledger import DIRECTIONS, LEVELS, Key, Ledger, Work
+from refsim.machine.tile import Buffer, StaleTile, Temporary, Tile
 from refsim.numerics import carrier, dtype_of, round_to
 
 DEFAULT_SRAM_NBYTES = 164 * 1024  # an A100's shared memory a multiprocessor
@@ -32,7 +32,7 @@ class HasSram(Protocol):
 
 @dataclass
 class _Tally:
-    """The counters of one kernel while it runs."""
+    """The counters of one kernel while it runs: its work, and bytes by tensor or buffer."""
 
     launches: int = 0
     programs: int = 0
@@ -40,6 +40,19 @@ class _Tally:
     flops: int = 0
     exponentials: int = 0
     sram_peak_nbytes: int = 0
+    hbm_read: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    hbm_write: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sram_read: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sram_write: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def work(self) -> Work:
+        return Work(**{f.name: getattr(self, f.name) for f in fields(Work)})
+
+    def nbytes(self, kernel: str) -> Iterator[tuple[Key, int]]:
+        for level in LEVELS:
+            for direction in DIRECTIONS:
+                for name, n in getattr(self, f"{level}_{direction}".lower()).items():
+                    yield Key(kernel, name, level, direction), n
 
 
 class Machine:
@@ -60,7 +73,6 @@ class Machine:
         if sram_nbytes is not None and sram_nbytes <= 0:
             raise ValueError(f"sram_nbytes must be positive, or None for no limit, got {sram_nbytes}")
         self.sram_nbytes = sram_nbytes if device is None else device.sram_nbytes
-        self.nbytes: defaultdict[Key, int] = defaultdict(int)
         self.tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
         self._running: str | None = None
 
@@ -82,7 +94,11 @@ class Machine:
 
     def ledger(self) -> Ledger:
         """What all kernels have done so far."""
-        return Ledger(dict(self.nbytes), {name: Work(**vars(tally)) for name, tally in self.tallies.items()})
+        tallies = self.tallies.items()
+        return Ledger(
+            dict(entry for name, tally in tallies for entry in tally.nbytes(name)),
+            {name: tally.work() for name, tally in tallies},
+        )
 
     @contextmanager
     def kernel(self, name: str) -> Iterator[Kernel]:
@@ -121,20 +137,25 @@ class Programs:
     def __init__(self, machine: Machine, kernel: str, grid: tuple[int, ...]) -> None:
         self.machine, self.kernel, self.grid = machine, kernel, grid
         self.grid_ndim, self.count = len(grid), prod(grid)
-        self.work = machine.tallies[kernel]
-        self.work.programs += self.count
+        self.tally = machine.tallies[kernel]
+        self.tally.programs += self.count
         self.buffers: dict[str, Buffer] = {}
         self.live_nbytes = 0
+        self.ended = False
 
     # On-chip memory
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """Declare on-chip memory for each program. Raises SramOverflow with need, limit and each buffer."""
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: Any, *, order: Literal["C", "F"] = "C") -> Buffer:
+        """Declare on-chip memory for each program. Raises SramOverflow with need, limit and each buffer.
+
+        order: "F" keeps the columns of the last two axes together, which makes NumPy's sums along rows faster.
+        """
+        self._check_running()
         dtype = dtype_of(dtype)
         if name in self.buffers:
             raise ValueError(f"buffer {name!r} is declared already, with shape {self.buffers[name].shape}")
         nbytes = prod(shape) * dtype.itemsize
-        self.buffers[name] = Buffer(self, name, tuple(shape), dtype, nbytes)
+        self.buffers[name] = Buffer(self, name, tuple(shape), dtype, nbytes, order)
         self.charge(nbytes, name)
         return self.buffers[name]
 
@@ -151,7 +172,7 @@ class Programs:
                 f"kernel {self.kernel!r} needs {self.live_nbytes:,} B on chip and the machine has {limit:,} B; "
                 f"{what!r} did not fit. On chip: {'; '.join(parts)}. Use a smaller tile or a device with more"
             )
-        self.work.sram_peak_nbytes = max(self.work.sram_peak_nbytes, self.live_nbytes)
+        self.tally.sram_peak_nbytes = max(self.tally.sram_peak_nbytes, self.live_nbytes)
 
     def release(self, nbytes: int) -> None:
         """Give on-chip memory back."""
@@ -159,14 +180,17 @@ class Programs:
 
     def end(self) -> None:
         """Forget what is on chip: tiles of these programs raise StaleTile from now on."""
+        self.ended = True
         for buffer in self.buffers.values():
             buffer.version = -1
 
     def tile_of(self, buffer: Buffer, size: tuple[int, ...]) -> Tile:
         """The first `size` elements along each axis of a buffer's own storage."""
+        self._check_running()
         self._check_fits(buffer, size)
         if buffer.storage is None:
-            buffer.storage = np.full((*self.grid, *buffer.shape), np.nan, carrier(buffer.dtype))
+            storage = np.full((*self.grid, *buffer.memory_shape), np.nan, carrier(buffer.dtype))
+            buffer.storage = storage if buffer.order == "C" else storage.swapaxes(-1, -2)
         index: tuple[Any, ...] = (..., *(slice(length) for length in size))
         part = buffer.storage[index]
         return Tile(part, buffer, buffer.dtype, 1)
@@ -185,10 +209,11 @@ class Programs:
         The indexed part has the grid's axes in front (full, or 1 where every program loads the same) and at most the
         buffer's size behind. Every program pays for its own copy.
         """
+        self._check_running()
         part = source._data[index]
         repeat = self._repeat(part.shape)
         self._check_fits(into, part.shape[self.grid_ndim :])
-        self.machine.nbytes[Key(self.kernel, source.name, "HBM", "read")] += part.size * repeat * source.dtype.itemsize
+        self.tally.hbm_read[source.name] += part.size * repeat * source.dtype.itemsize
         held = carrier(into.dtype)
         # A read-only source can't change under the kernel, so a view of it is as good as a copy, and faster.
         data = part if part.dtype == held and not source.writable else part.astype(held)
@@ -196,7 +221,7 @@ class Programs:
             data = round_to(data, into.dtype)
         into.version += 1
         tile = Tile(data, into, into.dtype, repeat)
-        self.count_sram(into.name, "write", tile.nbytes)
+        self.tally.sram_write[into.name] += tile.nbytes
         return tile
 
     def load_index(self, source: HBMArray, index: Any, *, per_program: int | None = None) -> Any:
@@ -204,11 +229,12 @@ class Programs:
 
         Every program reads all of `source[index]`, or `per_program` integers of its own out of it.
         """
+        self._check_running()
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name!r} holds {source.dtype}; only integers are read as an index")
         part = source._data[index]
         nbytes = (np.size(part) if per_program is None else per_program) * source.dtype.itemsize * self.count
-        self.machine.nbytes[Key(self.kernel, source.name, "HBM", "read")] += nbytes
+        self.tally.hbm_read[source.name] += nbytes
         return part
 
     def store(self, tile: Tile, target: HBMArray, index: Any) -> None:
@@ -223,9 +249,9 @@ class Programs:
             raise ValueError(f"{target.name!r}[{index}] has shape {part.shape}, the tile {tile.data.shape}")
         with np.errstate(over="ignore"):
             target._data[index] = tile.data
-        self.count_sram(tile.home.name, "read", tile.nbytes)
+        self.tally.sram_read[tile.home.name] += tile.nbytes
         nbytes = tile.data.size * target.dtype.itemsize
-        self.machine.nbytes[Key(self.kernel, target.name, "HBM", "write")] += nbytes
+        self.tally.hbm_write[target.name] += nbytes
 
     # Computing
 
@@ -236,18 +262,19 @@ class Programs:
         """
         for tile in (a, b, acc):
             tile.check()
-            self.count_sram(tile.home.name, "read", tile.nbytes)
+            self.tally.sram_read[tile.home.name] += tile.nbytes
+        acc._own()
         with np.errstate(invalid="ignore", over="ignore"):
             product = np.matmul(a.data, b.data)
             if not np.isfinite(np.add.reduce(product, axis=None)):
                 product = _select_then_multiply(a.data, b.data)
             acc.data += product
-        self.count_sram(acc.home.name, "write", acc.nbytes)
-        self.work.matmul_flops += 2 * acc.data.size * acc.repeat * a.data.shape[-1]
+        self.tally.sram_write[acc.home.name] += acc.nbytes
+        self.tally.matmul_flops += 2 * acc.data.size * acc.repeat * a.data.shape[-1]
 
-    def count_sram(self, name: str, direction: Direction, nbytes: int) -> None:
-        """Add to the ledger's on-chip bytes."""
-        self.machine.nbytes[Key(self.kernel, name, "SRAM", direction)] += nbytes
+    def _check_running(self) -> None:
+        if self.ended:
+            raise StaleTile(f"a program of kernel {self.kernel!r} has ended; nothing more can be done in it")
 
     def _repeat(self, shape: tuple[int, ...]) -> int:
         """How many programs each element stands for, once the grid axes in front are checked."""

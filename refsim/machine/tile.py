@@ -37,12 +37,20 @@ class Buffer:
     Tiles are typed as Any where algorithms get them, since they stand in for arrays in NumPy's functions.
     """
 
-    __slots__ = ("dtype", "name", "nbytes", "programs", "shape", "storage", "version")
+    __slots__ = ("dtype", "name", "nbytes", "order", "programs", "shape", "storage", "version")
 
-    def __init__(self, programs: Programs, name: str, shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> None:
+    def __init__(
+        self, programs: Programs, name: str, shape: tuple[int, ...], dtype: np.dtype, nbytes: int, order: str
+    ) -> None:
         self.programs, self.name, self.shape, self.dtype, self.nbytes = programs, name, shape, dtype, nbytes
+        self.order = order
         self.storage: np.ndarray | None = None
         self.version = 0
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """The shape as it lies in memory: the last two axes swapped in order "F"."""
+        return self.shape if self.order == "C" else (*self.shape[:-2], self.shape[-1], self.shape[-2])
 
     def tile(self, *size: int) -> Any:
         """The buffer's first `size` elements along each axis; all of it when no size is given."""
@@ -58,11 +66,16 @@ class Buffer:
 class Temporary:
     """The memory behind a tile that an expression made. It is given back when the last tile that uses it goes."""
 
-    __slots__ = ("name", "nbytes", "programs", "version")
+    __slots__ = ("name", "nbytes", "programs")
 
     def __init__(self, programs: Programs, nbytes: int) -> None:
-        self.name, self.programs, self.nbytes, self.version = "temporaries", programs, nbytes, 0
+        self.name, self.programs, self.nbytes = "temporaries", programs, nbytes
         programs.charge(nbytes, "temporaries")
+
+    @property
+    def version(self) -> int:
+        """As a buffer's: -1 once its program has ended."""
+        return -1 if self.programs.ended else 0
 
     def __del__(self) -> None:
         self.programs.release(self.nbytes)
@@ -71,22 +84,18 @@ class Temporary:
 class Tile(NDArrayOperatorsMixin):
     """Values on chip. `data` carries them in float32 (or float64); `dtype` is the type that they are stored in."""
 
-    __slots__ = ("born", "data", "dtype", "home", "repeat")
+    __slots__ = ("born", "data", "dtype", "home", "nbytes", "repeat")
 
     def __init__(self, data: np.ndarray, home: Buffer | Temporary, dtype: np.dtype, repeat: int) -> None:
         self.data, self.home, self.dtype = data, home, dtype
         self.repeat = repeat  # programs that each element of `data` stands for
+        self.nbytes = data.size * repeat * dtype.itemsize  # over all programs, in the stored type
         self.born = home.version
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape in one program, without the grid axes."""
         return self.data.shape[self.home.programs.grid_ndim :]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes over all programs, in the stored type."""
-        return self.data.size * self.repeat * self.dtype.itemsize
 
     @property
     def mT(self) -> Tile:
@@ -106,11 +115,11 @@ class Tile(NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         """The last half of `tile[...] += x`, which the in-place operator has already done; or a copy between tiles."""
         part = self[index]
-        if isinstance(value, Tile):
-            if value.data.base is not None and np.shares_memory(value.data, part.data):
-                return
-            value = value.data
-        part.data[...] = value
+        if not isinstance(value, Tile):
+            part._own()
+            part.data[...] = value
+        elif not _same_memory(value.data, part.data):
+            np.positive(value, out=part)  # type: ignore[call-overload]
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(f"{self!r} is on chip: store it to HBM from inside the kernel, then use machine.to_host")
@@ -132,22 +141,32 @@ class Tile(NDArrayOperatorsMixin):
     def mask(self, hidden: np.ndarray, value: float) -> None:
         """Set the elements where `hidden` (the program's shape, or one that broadcasts to it) to `value`."""
         self.check()
+        self._own()
         np.copyto(self.data, value, where=hidden)
 
     def round(self, dtype: np.dtype) -> Tile:
         """This tile with its values rounded to `dtype`, in place; it counts as that type from here on."""
         self.check()
         if dtype != self.data.dtype:
+            self._own()
             self.data[...] = round_to(self.data, dtype)
         return Tile(self.data, self.home, dtype, self.repeat)
 
     def check(self) -> None:
         """Raise StaleTile if the memory behind this tile holds something else by now."""
         if self.born != self.home.version:
-            why = "its program has ended" if self.home.version < 0 else "its buffer was loaded anew since"
+            why = "its program has ended" if self.home.version < 0 else "its buffer was loaded anew or written since"
             raise StaleTile(
-                f"tile of {self.home.name!r} was used although {why}; use the tile that the last load returned"
+                f"tile of {self.home.name!r} was used although {why}; use the tile that the last load gave or write changed"
             )
+
+    def _own(self) -> None:
+        """Before a write: a tile that is still a view of its input takes a copy, and other tiles of it go stale."""
+        if not self.data.flags.writeable:
+            assert isinstance(self.home, Buffer)
+            self.data = self.data.copy()
+            self.home.version += 1
+            self.born = self.home.version
 
     def _view(self, data: np.ndarray) -> Tile:
         return Tile(data, self.home, self.dtype, self.repeat)
@@ -156,31 +175,49 @@ class Tile(NDArrayOperatorsMixin):
         if method not in ("__call__", "reduce"):
             raise TypeError(f"{ufunc.__name__}.{method} is not counted on tiles; use a plain call or a reduction")
         programs = self.home.programs
+        tally = programs.tally
         arrays: list[Any] = []
         for x in inputs:
             if type(x) is Tile:
                 x.check()
-                programs.count_sram(x.home.name, "read", x.nbytes)
-                arrays.append(x.data)
-            elif isinstance(x, HBMArray):
+                if x.data.ndim != self.data.ndim:
+                    _refuse_mixed_axes(self, x)
+                tally.sram_read[x.home.name] += x.nbytes
+                x = x.data
+            elif type(x) is HBMArray:
                 x._refuse()
-            else:
-                arrays.append(x)
-        target: Tile | None = out[0] if isinstance(out, tuple) else out
+            arrays.append(x)
+        target: Tile | None = out[0] if type(out) is tuple else out
         if target is not None:
             target.check()
+            target._own()
             kwargs["out"] = target.data
-        if method == "reduce" and not -self.data.ndim + programs.grid_ndim <= kwargs.get("axis", 0) < 0:
-            raise ValueError(f"reduce a tile along an axis of its program, from -1 to {-len(self.shape)}")
-        result = getattr(ufunc, method)(*arrays, **kwargs)
+        if method == "reduce":
+            if not -len(self.shape) <= kwargs.get("axis", 0) < 0:
+                raise ValueError(f"reduce a tile along an axis of its program, from -1 to {-len(self.shape)}")
+            result = ufunc.reduce(*arrays, **kwargs)
+        else:
+            result = ufunc(*arrays, **kwargs)
         if target is None:
-            target = programs.temporary(result)
-        programs.count_sram(target.home.name, "write", target.nbytes)
-        if ufunc is np.matmul:
-            programs.work.matmul_flops += 2 * target.data.size * target.repeat * arrays[0].shape[-1]
-        elif ufunc in _TRANSCENDENTAL:
-            programs.work.exponentials += target.data.size * target.repeat
-        elif ufunc in _ARITHMETIC:
+            target = programs.temporary(np.asarray(result))
+        tally.sram_write[target.home.name] += target.nbytes
+        if ufunc in _ARITHMETIC:
             counted = self if method == "reduce" else target
-            programs.work.flops += counted.data.size * counted.repeat
+            tally.flops += counted.data.size * counted.repeat
+        elif ufunc in _TRANSCENDENTAL:
+            tally.exponentials += target.data.size * target.repeat
+        elif ufunc is np.matmul:
+            tally.matmul_flops += 2 * target.data.size * target.repeat * arrays[0].shape[-1]
         return target
+
+
+def _refuse_mixed_axes(a: Tile, b: Tile) -> None:
+    """NumPy would line up one tile's program axes with the other's grid axes."""
+    raise ValueError(
+        f"tiles of shapes {a.shape} and {b.shape} have different numbers of axes; give the smaller one its missing "
+        "axes of length 1, as in tile[..., None]"
+    )
+
+
+def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    return (a.ctypes.data, a.shape, a.strides) == (b.ctypes.data, b.shape, b.strides)
