@@ -33,12 +33,13 @@ class SoftmaxTile:
         columns = max((seq.T for seq in plan.sequences), default=1) or 1
         if sram_nbytes is None:
             return cls(plan.rows, columns)
-        # Beside each row of S: m, l and the same row statistics as in the tiled algorithms.
-        rows = min(plan.rows, sram_nbytes // ((columns + SOFTMAX_ROW_STATISTICS) * acc))
-        return cls(rows, columns) if rows else cls(plan.rows, plan.Bc)
+        # Beside each row of S: m, l and, at the end, m_new, shift, l or tiny, ln of it and lse. The sink is one number.
+        numbers = sram_nbytes // acc - (plan.variant.sinks is not None)
+        rows = min(plan.rows, numbers // (columns + SOFTMAX_ROW_STATISTICS))
+        return cls(rows, columns) if rows > 0 else cls(plan.rows, plan.Bc)
 
 
-SOFTMAX_ROW_STATISTICS = 6
+SOFTMAX_ROW_STATISTICS = 7
 
 
 @algorithm
@@ -166,6 +167,7 @@ def _weigh(watch: Watch, call: Call, weights: Matrices) -> Generator[Step | None
                     yield watch.step("accumulate", machine, "output", index, o=out)
                 at = np.s_[:, :, call.at(seq, tokens)]
                 prog.store(out.reshape(len(tokens), 1, plan.Dv), call.out, at)
+                yield watch.step("write", machine, "output", {"sequence": seq.index, "query_tile": i}, out=out)
 
 
 def _at(rows: range, columns: range) -> Any:
