@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +79,11 @@ def build_runtime(compiler: Compiler) -> Path:
     flags = compiler.runtime_flags()
     target = cache_folder() / f"runtime-{_digest(compiler.identity, _own_digest(), *flags)}.so"
     if not target.exists():
-        result = _compile([*compiler.command, *flags, str(RUNTIME / "runtime.cpp")], target)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / "runtime.o"
+            result = _compile([*compiler.command, *flags, "-c", str(RUNTIME / "runtime.cpp")], made)
+            if result.returncode == 0:
+                result = _compile(compiler.link(str(made)), target)
         if result.returncode:
             raise CompileError(f"the emulator's runtime does not compile with {compiler.command[0]}:\n{result.stderr}")
     return target
@@ -225,10 +228,7 @@ def _build_object(
             raise CompileError(
                 f"the kernel does not compile:\n{_readable(result.stderr)}".replace(f"{folder}{os.sep}", "")
             )
-        link = [*tool.command, "-shared", *tool.link_flags(), str(folder / "kernel.o"), str(runtime), "-lm"]
-        if sys.platform == "linux":
-            link.append("-Wl,-z,undefs")
-        result = _compile(link, target)
+        result = _compile(tool.link(str(folder / "kernel.o"), str(runtime)), target)
         if result.returncode:
             raise CompileError(f"the kernel does not link:\n{_readable(result.stderr)}")
 

@@ -20,10 +20,10 @@ COMMON = (
 # the two ways into it.
 GCC = ("-fno-gnu-unique", "-fno-thread-jumps", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize")
 CLANG = ("-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-fno-builtin-memset", "-fno-builtin-memcpy")
-TRACED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds", "-fno-sanitize-recover=none")
+TRACED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds")
 TRACED_GCC = ("--param", "tsan-instrument-func-entry-exit=0")
 TRACED_CLANG = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
-RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
 
 class CompilerNotFound(RuntimeError):
@@ -44,21 +44,27 @@ class Compiler:
         gcc = self.family == "gcc"
         flags = [*COMMON, *(GCC if gcc else CLANG)]
         if self.zig:
-            flags += ["-fno-sanitize=all", "-Wno-unused-command-line-argument"]
+            flags += ["-Wno-unused-command-line-argument", *([] if traced else ["-fno-sanitize=all"])]
         if traced:
-            flags += ["-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds"]
-            flags += [*(TRACED_GCC if gcc else TRACED_CLANG)]
+            flags += [*TRACED, *(TRACED_GCC if gcc else TRACED_CLANG)]
         else:
             flags += ["-fwrapv"]
         return flags
 
     def runtime_flags(self) -> list[str]:
-        """Flags that build the runtime as a shared library."""
-        return [*RUNTIME, *self.link_flags()]
+        """Flags that turn the runtime into an object file."""
+        return [*RUNTIME, *(["-fno-sanitize=all"] if self.zig else [])]
 
-    def link_flags(self) -> list[str]:
-        """Flags for making a shared library without a C++ library."""
-        return ["-nostdlib++", "-fno-sanitize=all"] if self.zig else []
+    def link(self, *objects: str) -> list[str]:
+        """The command that makes a shared library of objects and libraries, bar its `-o`.
+
+        Zig's own driver would first spend a minute on building a C library; its linker alone does not, and what the
+        objects need of the C library is in the process that loads them.
+        """
+        if self.zig:
+            return [self.command[0], "ld.lld", "-shared", "--build-id=none", *objects]
+        lazily = ["-Wl,-z,undefs"] if sys.platform == "linux" else ["-undefined", "dynamic_lookup"]
+        return [*self.command, "-shared", *objects, "-lm", *lazily]
 
 
 def _identity(path: str) -> str:

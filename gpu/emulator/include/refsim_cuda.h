@@ -22,7 +22,7 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__ static __attribute__((aligned(128)))
+#define __shared__ static __attribute__((used, aligned(128)))
 #define __managed__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))

@@ -1,7 +1,7 @@
 // What the Python side and the runtime share: plain structs, mirrored field by field in native.py.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
 using u8 = uint8_t;
 using u16 = uint16_t;

@@ -19,8 +19,12 @@ static void synchronise() {
 
 // A thread that spins on an atomic would keep its fiber for ever: let the others run now and then.
 static void give_way() {
+    static u64 since;
     static u32 turns;
-    if (++turns % 64) return;
+    if (since != worker->resumes) turns = 0;
+    since = worker->resumes;
+    if (++turns < 1000) return;
+    turns = 0;
     u32 bit = 1u << current->lane;
     if (traced) {
         warp->ready &= ~bit;

@@ -1,7 +1,7 @@
 // cp.async: a copy is in flight until its thread waits for it. Here it lands at that wait and no sooner, so that a
 // kernel that forgets the wait reads poison.
 #pragma once
-#include <cstdlib>
+#include <stdlib.h>
 #include "access.h"
 
 constexpr u32 MAX_COPIES = 4096;

@@ -41,7 +41,7 @@ inline void* fresh_stack(u8* top, void (*start)()) {
 }
 #else
 #include <ucontext.h>
-#include <cstdlib>
+#include <stdlib.h>
 // Any other machine: slower, but the standard library's own.
 inline void* fresh_stack(u8* top, void (*start)()) {
     constexpr size_t room = 64 * 1024;

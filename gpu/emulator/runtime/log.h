@@ -1,7 +1,7 @@
 // The trace. Lanes run one after another, so each lane's accesses are written down beside those of its warp, by place
 // in the code and turn, until the warp stops; then each row is one warp access, and sectors and banks can be counted.
 #pragma once
-#include <cstdlib>
+#include <stdlib.h>
 #include "scheduler.h"
 
 struct Arena {

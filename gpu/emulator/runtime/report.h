@@ -1,9 +1,9 @@
 // What went wrong, where, and what then: stop (raise), note and go on (report), or neither (ignore).
 #pragma once
 #include <unistd.h>
-#include <cstdarg>
-#include <cstdio>
-#include <cstring>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 #include "state.h"
 
 [[noreturn]] static void leave() {

@@ -1,6 +1,6 @@
 // Warp intrinsics: lanes named by a mask meet, the last to come works out everybody's result.
 #pragma once
-#include <cstdlib>
+#include <stdlib.h>
 #include "scheduler.h"
 
 static void order_lanes(Warp* w, u32 mask) {
