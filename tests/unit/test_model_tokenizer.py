@@ -64,6 +64,7 @@ def test_ranked_merges_take_the_earliest_learned_first():
     assert pieces("aba ab") == ["ab", "a", "▁ab"]  # the space belongs to the word after it
     assert pieces("ab\nab") == ["ab", "\n", "ab"]
     assert pieces("axb") == ["a", "<unk>", "b"]
+    assert pieces("e\u0301") == ["<unk>"]  # one character once composed
 
 
 def test_ranked_special_tokens_have_no_text_but_the_unknown_has_a_mark():
