@@ -40,7 +40,7 @@ class HBMArray:
             "count the bytes. Load a tile inside a kernel (programs.load), or copy it back with machine.to_host"
         )
 
-    __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _refuse
+    __getitem__ = __setitem__ = __iter__ = __contains__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _refuse
     __array__ = __array_ufunc__ = __array_function__ = __dlpack__ = __buffer__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __rmatmul__ = __neg__ = __pow__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse

@@ -44,10 +44,10 @@ class Step:
 class Watch:
     """Makes the steps of one run. A silent watch makes none and costs next to nothing."""
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, *, silent: bool, before: Ledger | None = None) -> None:
         self.silent = silent
         self._state: dict[str, np.ndarray] = {}
-        self._ledger = Ledger()
+        self._ledger = Ledger() if before is None else before
 
     def step(self, name: str, machine: Machine, kernel: str, index: dict[str, int], **state: Any) -> Step | None:
         """Record a step. `state` holds tiles, arrays or numbers; their values are copied."""
@@ -115,7 +115,14 @@ class Algorithm(Generic[P, R]):
 
     def steps(self, *args: P.args, **kwargs: P.kwargs) -> Walk[R]:
         """The same run, a step at a time."""
-        return Walk(self.generator(Watch(silent=False), *args, **kwargs))
+
+        def run() -> Generator[Step | None, None, R]:
+            # What a given machine did before the first step is no part of it.
+            machine = kwargs.get("machine")
+            before = machine.ledger() if isinstance(machine, Machine) else None
+            return (yield from self.generator(Watch(silent=False, before=before), *args, **kwargs))
+
+        return Walk(run())
 
 
 def algorithm(generator: Callable[..., Generator[Step | None, None, R]]) -> Algorithm[..., R]:

@@ -157,7 +157,7 @@ class Tile(NDArrayOperatorsMixin):
         if self.born != self.home.version:
             why = "its program has ended" if self.home.version < 0 else "its buffer was loaded anew or written since"
             raise StaleTile(
-                f"tile of {self.home.name!r} was used although {why}; use the tile that the last load gave or write changed"
+                f"tile of {self.home.name!r} was used although {why}; use the tile of the last load or write"
             )
 
     def _own(self) -> None:

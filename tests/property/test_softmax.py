@@ -151,11 +151,13 @@ def test_a_block_of_hidden_keys_changes_nothing():
 
 def test_absorbing_leaves_its_arguments_alone():
     state, s, v = softmax.empty(1, head_dim=1), np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])
-    softmax.absorb(state, s, v)
-    softmax.finish(state)
+    after = softmax.absorb(state, s, v)
     np.testing.assert_array_equal(s, [[1.0, 2.0]])
     assert np.isneginf(state.m).all()
     assert not state.o.any()
+    kept = after.o.copy()
+    softmax.finish(after)
+    np.testing.assert_array_equal(after.o, kept)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
