@@ -127,6 +127,7 @@ SHAPES = {"q": (2, 4, 8), "k": (3, 2, 8), "v": (3, 2, 6)}
         ({"q": np.zeros((2, 4))}, ValueError, r"q must have 3 axes .*got shape \(2, 4\)"),
         ({"q": np.zeros((2, 4, 7))}, ValueError, "one head_dim, got 7 and 8"),
         ({"k": np.zeros((3, 3, 8)), "v": np.zeros((3, 3, 6))}, ValueError, "4 query heads can't share 3 KV heads"),
+        ({"q": np.zeros((2, 0, 8))}, ValueError, "0 query heads can't share 2 KV heads"),
         ({"v": np.zeros((2, 2, 6))}, ValueError, "k and v must agree"),
         ({"q": np.zeros((2, 4, 0)), "k": np.zeros((3, 2, 0))}, ValueError, "head_dim is 0"),
         ({"q": [[[1.0]]]}, TypeError, "q must be an array, got list"),
