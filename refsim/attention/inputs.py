@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,16 @@ from refsim.attention.plan import Plan
 from refsim.machine import Machine
 from refsim.numerics import Precision, dtype_of
 from refsim.variant import check_heads, check_qkv
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The integers of a call, checked, in the type that kernels read them: None where the call has no such tensor."""
+
+    cu_seqlens_q: np.ndarray | None = None
+    cu_seqlens_k: np.ndarray | None = None
+    block_tables: np.ndarray | None = None
+    seq_lens: np.ndarray | None = None
 
 
 def contiguous_call(
@@ -27,8 +38,31 @@ def contiguous_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and lay them out on the machine."""
+    machine = machine or Machine()
+    plan, ints = contiguous_plan(
+        q, k, v, tile, machine.sram_nbytes, precision, cu_seqlens_q, cu_seqlens_k, packed, variant
+    )
+    q, k, v = (np.asarray(x) for x in (q, k, v))
+    starts_k = ints.cu_seqlens_k
+    keys = ContiguousKeys(machine, k, v, [0] if starts_k is None else starts_k.tolist(), starts_k)
+    return Call(plan, machine, keys, q, cu_seqlens_q=ints.cu_seqlens_q)
+
+
+def contiguous_plan(
+    q: Any,
+    k: Any,
+    v: Any,
+    tile: tuple[int, int] | None,
+    sram_nbytes: int | None,
+    precision: Precision | None,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    packed: bool,
+    variant: dict[str, Any],
+) -> tuple[Plan, Metadata]:
+    """Check a call over contiguous keys without touching the values of q, k and v, which may lie on a GPU."""
     n, H, D, T, G, Dv = check_qkv(q, k, v)
-    q, k, v = (_floating(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    storage, _, _ = (_floating(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     if (cu_seqlens_q is None) != (cu_seqlens_k is None):
         raise ValueError("a ragged batch needs both cu_seqlens_q and cu_seqlens_k; only one was given")
     starts_q = starts_k = None
@@ -38,21 +72,19 @@ def contiguous_call(
         if len(starts_q) != len(starts_k):
             raise ValueError(f"cu_seqlens_q names {len(starts_q) - 1} sequences and cu_seqlens_k {len(starts_k) - 1}")
         lengths = list(zip(np.diff(starts_q), np.diff(starts_k), strict=True))
-    machine = machine or Machine()
     plan = Plan.of(
         lengths,
         H,
         G,
         D,
         Dv,
-        precision=precision or Precision.of(q.dtype),
+        precision=precision or Precision.of(storage),
         tile=tile,
-        sram_nbytes=machine.sram_nbytes,
+        sram_nbytes=sram_nbytes,
         packed=packed,
         **variant,
     )
-    keys = ContiguousKeys(machine, k, v, [0] if starts_k is None else starts_k.tolist(), starts_k)
-    return Call(plan, machine, keys, q, cu_seqlens_q=starts_q)
+    return plan, Metadata(cu_seqlens_q=starts_q, cu_seqlens_k=starts_k)
 
 
 def paged_call(
@@ -70,14 +102,48 @@ def paged_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (tokens, H, D), caches (num_blocks, block_size, G, D), tables and lengths, and lay them out."""
+    machine = machine or Machine()
+    k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
+    plan, ints = paged_plan(
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        seq_lens,
+        tile,
+        machine.sram_nbytes,
+        precision,
+        cu_seqlens_q,
+        packed,
+        variant,
+    )
+    assert ints.block_tables is not None
+    assert ints.seq_lens is not None
+    keys = PagedKeys(machine, np.asarray(k_cache), np.asarray(v_cache), ints.block_tables, ints.seq_lens)
+    return Call(plan, machine, keys, np.asarray(q), cu_seqlens_q=ints.cu_seqlens_q)
+
+
+def paged_plan(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    tile: tuple[int, int] | None,
+    sram_nbytes: int | None,
+    precision: Precision | None,
+    cu_seqlens_q: Any,
+    packed: bool,
+    variant: dict[str, Any],
+) -> tuple[Plan, Metadata]:
+    """Check a call over a paged cache (of one layer) without touching the values of q and the caches."""
     if len(getattr(q, "shape", ())) != 3:
         raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {getattr(q, 'shape', None)}")
-    k_cache, v_cache = _layer("k_cache", k_cache, layer), _layer("v_cache", v_cache, layer)
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise ValueError(
             f"k_cache and v_cache must agree in blocks, slots and heads, got {k_cache.shape} and {v_cache.shape}"
         )
-    q, k_cache, v_cache = (_floating(*x) for x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)))
+    storage, _, _ = (_floating(*x) for x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)))
     tokens, H, D = q.shape
     num_blocks, block_size, G, Dk = k_cache.shape
     check_heads(H, G, D, Dk)
@@ -96,22 +162,21 @@ def paged_call(
         raise ValueError(
             f"q has {tokens} tokens for {len(lens)} sequences; without cu_seqlens_q there must be one a sequence"
         )
-    machine = machine or Machine()
     plan = Plan.of(
         list(zip(queries, lens, strict=True)),
         H,
         G,
         D,
         v_cache.shape[3],
-        precision=precision or Precision.of(q.dtype),
+        precision=precision or Precision.of(storage),
         tile=tile,
-        sram_nbytes=machine.sram_nbytes,
+        sram_nbytes=sram_nbytes,
         packed=packed,
         block_size=block_size,
         **variant,
     )
     _check_tables(plan, tables, num_blocks)
-    return Call(plan, machine, PagedKeys(machine, k_cache, v_cache, tables, lens), q, cu_seqlens_q=starts)
+    return plan, Metadata(cu_seqlens_q=starts, block_tables=tables, seq_lens=lens)
 
 
 def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
@@ -136,16 +201,16 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
             )
 
 
-def _floating(name: str, x: Any) -> np.ndarray:
-    array = np.asarray(x)
+def _floating(name: str, x: Any) -> np.dtype:
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     try:
-        dtype_of(array.dtype)
+        return dtype_of(dtype)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
-    return array
 
 
-def _layer(name: str, cache: Any, layer: int | None) -> Any:
+def one_layer(name: str, cache: Any, layer: int | None) -> Any:
+    """The cache of one layer, (num_blocks, block_size, G, D)."""
     ndim = len(getattr(cache, "shape", ()))
     if layer is not None and ndim == 5:
         if not 0 <= layer < cache.shape[0]:
