@@ -149,7 +149,8 @@ def paged_plan(
     check_heads(H, G, D, Dk)
     if block_size < 1:
         raise ValueError(f"a block must hold at least one token; k_cache has shape {k_cache.shape}")
-    tables, lens = _integers("block_tables", block_tables, 2), _integers("seq_lens", seq_lens, 1)
+    tables = _integers("block_tables", block_tables, 2)
+    lens = _integers("seq_lens", np.full(len(tables), seq_lens) if np.ndim(seq_lens) == 0 else seq_lens, 1)
     if len(tables) != len(lens):
         raise ValueError(f"block_tables has {len(tables)} rows and seq_lens {len(lens)} lengths; one each a sequence")
     if (lens < 0).any():

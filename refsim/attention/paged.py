@@ -34,7 +34,8 @@ def paged(
 
     q (tokens, H, D): one query a sequence, or prefill chunks and mixed batches with cu_seqlens_q (S + 1,).
     k_cache (num_blocks, block_size, G, D), v_cache (..., Dv); with `layer`, a layer axis in front.
-    block_tables (S, max_blocks) int32: only the entries that seq_lens (S,) and the mask reach are read.
+    block_tables (S, max_blocks) int32: only the entries that seq_lens and the mask reach are read.
+    seq_lens (S,) int32, or one number for all sequences.
     pack_gqa: the query heads of a KV head share a program, so that K and V are read once; False shows the price.
     variant: scale, causal, align, window, softcap, alibi_slopes, sinks, as in `oracle.attention`.
 

@@ -203,6 +203,14 @@ class Plan:
         return operands * self.operand_dtype.itemsize + sums * self.precision.accumulate.itemsize
 
     @property
+    def scores_dtype(self) -> Any:
+        """The type in which standard attention keeps S and P in HBM: that of P, but bfloat16 for 8-bit types.
+
+        A hidden score is -inf, which e4m3 doesn't have; nobody stores scores in 8 bits.
+        """
+        return self.precision.p if self.precision.p.itemsize > 1 else dtype_of("bfloat16")
+
+    @property
     def operand_dtype(self) -> Any:
         """The type in which q, k and v lie on chip."""
         narrower = self.precision.matrix.itemsize < self.precision.storage.itemsize

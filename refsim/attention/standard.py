@@ -82,7 +82,7 @@ class Matrices:
     def __init__(self, call: Call, name: str) -> None:
         plan = call.plan
         self.per_sequence = [
-            call.machine.hbm(name, np.full((*plan.grid, seq.n, seq.T), np.nan, plan.precision.p), writable=True)
+            call.machine.hbm(name, np.full((*plan.grid, seq.n, seq.T), np.nan, plan.scores_dtype), writable=True)
             for seq in plan.sequences
         ]
 

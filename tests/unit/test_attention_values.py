@@ -1,0 +1,209 @@
+"""Attention on figures worked out by hand and on the field's bugs, by every algorithm that could have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from refsim import attention, oracle
+from refsim.machine import Machine
+from refsim.numerics import unit_roundoff
+from tests.attention_cases import ALGORITHMS, Problem, run
+
+EVERY = pytest.mark.parametrize(("algorithm", "over_cache", "options"), ALGORITHMS)
+inf = np.inf
+
+
+def column(*values: float) -> np.ndarray:
+    """One head of size 1."""
+    return np.array(values, np.float32).reshape(-1, 1, 1)
+
+
+def uniform(n: int, values: list[float], **variant: Any) -> Problem:
+    """n zero queries, so that every visible key weighs the same."""
+    return Problem([column(*[0.0] * n)], [column(*[0.0] * len(values))], [column(*values)], variant)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("problem", "out", "lse"),
+    [
+        # fully masked rows: causal bottom-right, 3 queries over 1 key
+        (uniform(3, [7], causal=True), [0, 0, 7], [-inf, -inf, 0]),
+        # causal alignment when lengths differ
+        (uniform(2, [0, 1, 2, 3, 4], causal=True), [1.5, 2.0], np.log([4, 5])),
+        (uniform(2, [0, 1, 2, 3, 4], causal=True, align="top-left"), [0, 0.5], np.log([1, 2])),
+        (uniform(5, [10, 20], causal=True), [0, 0, 0, 10, 15], [-inf, -inf, -inf, *np.log([1, 2])]),
+        # a window of left=1 keeps two keys, left=2 three
+        (uniform(1, [0, 1, 2, 3], window=(1, 0)), [2.5], np.log([2])),
+        (uniform(1, [0, 1, 2, 3], window=(2, 0)), [2.0], np.log([3])),
+        # no keys at all
+        (uniform(2, []), [0, 0], [-inf, -inf]),
+        # 16 valid keys must not be diluted by the rest of a tile of 256
+        (uniform(1, [1.0] * 16), [1.0], np.log([16])),
+        # a sink of e^0 beside one key of e^0 takes half the weight; alone, it leaves out 0 and its own logit
+        (uniform(1, [6.0], sinks=[0.0]), [3.0], np.log([2])),
+        (uniform(1, [], sinks=[0.5]), [0.0], [0.5]),
+    ],
+)
+def test_by_hand(algorithm: str, over_cache: bool, options: dict, problem: Problem, out: list, lse: list) -> None:
+    result = run(algorithm, problem, block_size=4 if over_cache else None, tile=(128, 256), **options)
+    np.testing.assert_allclose(result.out.ravel(), out, rtol=1e-6)
+    np.testing.assert_allclose(result.lse.ravel(), lse, rtol=1e-6)
+
+
+@EVERY
+def test_query_head_reads_its_groups_kv_head(algorithm: str, over_cache: bool, options: dict) -> None:
+    problem = Problem([np.zeros((1, 8, 4), np.float32)], [np.zeros((3, 2, 4), np.float32)], [])
+    problem.v = [np.broadcast_to(np.float32([0, 1])[None, :, None], (3, 2, 1)).copy()]
+    result = run(algorithm, problem, block_size=2 if over_cache else None, **options)
+    assert result.out.ravel().tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("T", "num_splits"), [(5, 4), (1, 8), (17, 100), (0, 3)])
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_more_splits_than_keys(T: int, num_splits: int, block_size: int | None) -> None:
+    problem = Problem.random(1, [(1, T)], 4, 2, 8, 8)
+    result = run("split_kv", problem, num_splits=num_splits, block_size=block_size)
+    out, lse = problem.truth()
+    np.testing.assert_allclose(result.out, out, atol=1e-6)
+    np.testing.assert_allclose(result.lse, lse, atol=1e-6)
+
+
+@EVERY
+def test_an_empty_request_beside_a_full_one(algorithm: str, over_cache: bool, options: dict) -> None:
+    problem = Problem.random(2, [(1, 0), (1, 129), (0, 5), (3, 17)], 2, 1, 4, 4)
+    result = run(algorithm, problem, block_size=16 if over_cache else None, **options)
+    out, lse = problem.truth()
+    assert (result.out[0] == 0).all()
+    assert np.isneginf(result.lse[:, 0]).all()
+    np.testing.assert_allclose(result.out, out, atol=1e-6)
+    np.testing.assert_allclose(result.lse, lse, atol=1e-6)
+
+
+@EVERY
+def test_no_queries_at_all(algorithm: str, over_cache: bool, options: dict) -> None:
+    problem = Problem.random(3, [(0, 9)], 2, 1, 4, 6)
+    result = run(algorithm, problem, block_size=4 if over_cache else None, **options)
+    assert result.out.shape == (0, 2, 6)
+    assert result.lse.shape == (2, 0)
+
+
+def test_padding_is_never_read() -> None:
+    cache = np.full((4, 4, 1, 1), np.nan, np.float32)
+    cache[3] = 1.0
+    for call in (attention.paged, attention.paged_gather, attention.split_kv):
+        # page 0 is all NaN; -1 must not be clamped to it
+        assert call(column(0.0), cache, cache, [[3, -1]], [4]).out.item() == 1.0
+        # a padded row of a captured batch has length 0 and a table of -1
+        out = call(np.zeros((2, 1, 1), np.float32), cache, cache, [[3], [-1]], [4, 0])
+        assert out.out.ravel().tolist() == [1.0, 0.0]
+        assert np.isneginf(out.lse[0, 1])
+
+
+def test_the_tail_of_the_last_page_may_be_nan() -> None:
+    cache = np.full((2, 4, 1, 1), np.nan, np.float32)
+    cache[0], cache[1, 0] = 1.0, 1.0
+    for call in (attention.paged, attention.paged_gather, attention.split_kv):
+        result = call(column(0.0), cache, cache, [[0, 1]], [5])
+        assert result.out.item() == 1.0
+        assert np.isfinite(result.lse).all()
+
+
+def test_a_window_reads_no_block_that_it_has_left() -> None:
+    cache = np.full((3, 4, 1, 1), np.nan, np.float32)
+    cache[2] = 5.0
+    for call in (attention.paged, attention.paged_gather, attention.split_kv):
+        result = call(column(0.0), cache, cache, [[-1, -1, 2]], [12], window=(3, 0))
+        assert result.out.item() == 5.0
+
+
+def test_a_hidden_key_may_be_nan_even_where_another_row_of_the_tile_sees_it() -> None:
+    problem = Problem.random(4, [(6, 6)], 2, 1, 4, 4, causal=True)
+    problem.k[0][4:] = np.nan
+    problem.v[0][4:] = np.nan
+    truth, _ = problem.truth()
+    result = run("flash", problem, tile=(6, 6))
+    np.testing.assert_allclose(result.out[:4], truth[:4], atol=1e-6)
+
+
+def test_scalar_length_holds_for_every_sequence() -> None:
+    cache = np.arange(8, dtype=np.float32).reshape(8, 1, 1, 1)
+    result = attention.paged(column(0.0), cache, cache, [list(range(8))], 5)
+    assert result.out.item() == 2.0
+
+
+def test_layers_and_non_contiguous_pools() -> None:
+    rng = np.random.default_rng(5)
+    pool = rng.standard_normal((2, 6, 2, 4, 3, 8), dtype=np.float32)  # (layers, blocks, K|V, slots, heads, head_dim)
+    k_cache, v_cache = pool[:, :, 0], pool[:, :, 1]
+    q = rng.standard_normal((1, 3, 8), dtype=np.float32)
+    for layer in (0, 1):
+        result = attention.paged(q, k_cache, v_cache, [[5, 2]], [7], layer=layer)
+        out, _ = oracle.paged(q, k_cache[layer].copy(), v_cache[layer].copy(), [[5, 2]], [7])
+        np.testing.assert_allclose(result.out, out, atol=1e-6)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float64])
+def test_narrow_types_err_by_their_own_rounding_only(
+    algorithm: str, over_cache: bool, options: dict, dtype: Any
+) -> None:
+    problem = Problem.random(6, [(9, 70)], 4, 2, 16, 16, dtype=dtype, causal=True)
+    result = run(algorithm, problem, block_size=16 if over_cache else None, **options)
+    out, lse = problem.truth()
+    assert result.out.dtype == dtype
+    # P and out are rounded once each (S once more in standard attention), relative to values of about 1
+    u = unit_roundoff(dtype)
+    assert np.abs(result.out.astype(np.float64) - out).max() <= 8 * u
+    if algorithm != "standard":  # whose scores are stored in the narrow type
+        assert np.abs(result.lse - lse).max() <= (1e-5 if dtype != np.float64 else 1e-13)
+    # and the rounding is there: a result computed in float32 throughout would be closer
+    if dtype != np.float64:
+        assert np.abs(result.out.astype(np.float64) - out).max() >= u / 64
+
+
+def test_half_precision_scores_do_not_overflow() -> None:
+    q = np.full((1, 1, 64), 300.0, np.float16)
+    k = np.concatenate([q, -q])  # q k^T = +-5.8e6, far beyond 65504
+    v = np.float16([[[1.0]], [[2.0]]])
+    assert attention.flash(q, k, v).out.item() == 1.0
+
+
+def test_a_run_repeats_bit_for_bit() -> None:
+    problem = Problem.random(7, [(20, 90)], 4, 2, 16, 16)
+    first, second = (run("flash", problem, tile=(16, 16)) for _ in range(2))
+    np.testing.assert_array_equal(first.out, second.out)
+    assert first.ledger == second.ledger
+
+
+def test_inputs_are_left_alone() -> None:
+    problem = Problem.random(8, [(5, 9)], 2, 1, 4, 4)
+    copies = [x.copy() for x in (*problem.q, *problem.k, *problem.v)]
+    for algorithm, over_cache, options in ALGORITHMS:
+        run(algorithm, problem, block_size=4 if over_cache else None, **options)
+    for before, after in zip(copies, (*problem.q, *problem.k, *problem.v), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_walking_gives_the_same_result_as_running() -> None:
+    x = np.random.default_rng(9).standard_normal((40, 2, 8), dtype=np.float32)
+    walk = attention.flash.steps(x, x, x, tile=(16, 16), causal=True)
+    steps = list(walk)
+    # query tiles of 16, 16, 8 rows see 1, 2 and 3 key tiles, and each is written once
+    assert [s.name for s in steps] == ["absorb", "write", *["absorb"] * 2, "write", *["absorb"] * 3, "write"]
+    ran = attention.flash(x, x, x, tile=(16, 16), causal=True)
+    np.testing.assert_array_equal(walk.result.out, ran.out)
+    assert walk.result.ledger == ran.ledger
+    assert sum((s.delta for s in steps[1:]), steps[0].delta).hbm_nbytes == ran.ledger.hbm_nbytes
+
+
+def test_a_shared_machine_adds_up_and_each_result_has_its_own_part() -> None:
+    x = np.random.default_rng(10).standard_normal((8, 1, 4), dtype=np.float32)
+    machine = Machine()
+    first, second = attention.flash(x, x, x, machine=machine), attention.flash(x, x, x, machine=machine)
+    assert first.ledger == second.ledger
+    assert machine.ledger() == first.ledger + second.ledger
