@@ -43,7 +43,7 @@ def _scores(plan: Plan, inputs: Inputs) -> Ledger:
     stages.load_k(count, inputs, total)
     stages.scores(count, total)
     count.on_chip("s", reads=total.scores)
-    count.write("s", total.scores, plan.precision.p)
+    count.write("s", total.scores, plan.scores_dtype)
     acc, operand = plan.precision.accumulate.itemsize, plan.operand_dtype.itemsize
     held = (plan.Br + plan.Bc) * plan.D * operand + (plan.Br * plan.Bc + biased) * acc
     return count.ledger(total.programs, held + total.peaks.scores * acc)
@@ -74,7 +74,7 @@ def _softmax_rows(count: Count, rows: int, T: int, parts: int) -> None:
     precision, scores, folds = count.plan.precision, rows * T, rows * parts
     twice = parts > 1
     # First pass: load, max, s - shift, exp, sum; m and l as in the online softmax.
-    count.read("s", scores, precision.p)
+    count.read("s", scores, count.plan.scores_dtype)
     count.on_chip("s", reads=4 * scores, writes=3 * scores)
     count.on_chip("m", reads=2 * folds, writes=folds)
     count.on_chip("l", reads=2 * folds, writes=2 * folds)
@@ -82,7 +82,7 @@ def _softmax_rows(count: Count, rows: int, T: int, parts: int) -> None:
     count.flops += 3 * scores + 5 * folds
     count.exponentials += scores + folds
     if twice:  # load, s - m and exp again
-        count.read("s", scores, precision.p)
+        count.read("s", scores, count.plan.scores_dtype)
         count.on_chip("s", reads=2 * scores, writes=3 * scores)
         count.on_chip("m", reads=folds)
         count.on_chip("temporaries", reads=folds, writes=folds)
@@ -91,7 +91,7 @@ def _softmax_rows(count: Count, rows: int, T: int, parts: int) -> None:
     # p / l and its store; then m + ln l.
     count.on_chip("s", reads=2 * scores, writes=scores)
     count.on_chip("temporaries", reads=folds)
-    count.write("p", scores, precision.p)
+    count.write("p", scores, count.plan.scores_dtype)
     count.flops += scores
     count.on_chip("l", reads=rows)
     count.on_chip("m", reads=rows)
@@ -107,7 +107,7 @@ def _output(plan: Plan, inputs: Inputs) -> Ledger:
     stages.launch(count, inputs)
     precision, elems = plan.precision, total.rows * plan.Dv
     stages.load_lengths(count, inputs, total.programs)
-    count.read("p", total.scores, precision.p)
+    count.read("p", total.scores, plan.scores_dtype)
     count.on_chip("p", reads=total.scores, writes=total.scores, dtype=precision.p)
     stages.load_v(count, inputs, total)
     count.on_chip("v", reads=total.keys * plan.Dv)
