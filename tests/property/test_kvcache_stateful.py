@@ -5,6 +5,7 @@ missing copy or a slot written by two therefore reads a wrong number, and not on
 """
 
 import hashlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from refsim.kvcache import BlockManager, OutOfBlocks, PagedKV, chain
 
 IDS = st.integers(0, 2)  # few ids, so that prefixes meet often
+WHICH = st.integers(0, 99)
 
 
 def value_of(ids: list[int], salt: int) -> float:
@@ -29,7 +31,7 @@ class Life(RuleBasedStateMachine):
     tables = 1
     known_ids = True
 
-    @initialize(blocks=st.integers(1, 14), block_size=st.integers(1, 4))
+    @initialize(blocks=st.integers(1, 20), block_size=st.integers(1, 4))
     def start(self, blocks: int, block_size: int) -> None:
         self.manager = BlockManager(
             blocks * self.tables, block_size, tables=self.tables, prefix_cache=self.prefix_cache, record=True
@@ -68,8 +70,8 @@ class Life(RuleBasedStateMachine):
         for layer in range(2):
             self.kv.write(self.kv.slot_mapping(seq, start, len(rows), layer), rows + layer, -rows, layer=layer)
 
-    def live(self, data) -> int:
-        return data.draw(st.sampled_from(sorted(self.model)))
+    def live(self, which: int) -> int:
+        return sorted(self.model)[which % len(self.model)]
 
     @rule(ids=st.lists(IDS, max_size=24), salt=st.integers(0, 1))
     def allocate(self, ids: list[int], salt: int) -> None:
@@ -84,46 +86,46 @@ class Life(RuleBasedStateMachine):
             assert hit == 0 or (hit < len(ids) and hit % self.manager.block_size == 0)
             self.model[seq] = (list(ids), salt)
             self.write(seq, hit)
-            self.past.append((list(ids), salt))
+            self.past.append((list(ids[:8]), salt))
 
     @precondition(lambda self: self.past)
-    @rule(data=st.data(), more=st.lists(IDS, max_size=6))
-    def allocate_what_begins_alike(self, data, more: list[int]) -> None:
-        ids, salt = data.draw(st.sampled_from(self.past))
+    @rule(which=WHICH, more=st.lists(IDS, max_size=6))
+    def allocate_what_begins_alike(self, which: int, more: list[int]) -> None:
+        ids, salt = self.past[which % len(self.past)]
         self.allocate(ids=ids + more, salt=salt)
 
     @precondition(lambda self: self.model)
-    @rule(data=st.data(), ids=st.lists(IDS, max_size=6))
-    def append(self, data, ids: list[int]) -> None:
-        seq = self.live(data)
+    @rule(which=WHICH, ids=st.lists(IDS, max_size=6))
+    def append(self, which: int, ids: list[int]) -> None:
+        seq = self.live(which)
         if self.attempt(lambda: self.manager.append(seq, ids if self.known_ids else len(ids))):
             start = len(self.model[seq][0])
             self.model[seq][0].extend(ids)
             self.write(seq, start)
 
     @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def fork(self, data) -> None:
-        parent, child, self.next_id = self.live(data), self.next_id, self.next_id + 1
+    @rule(which=WHICH)
+    def fork(self, which: int) -> None:
+        parent, child, self.next_id = self.live(which), self.next_id, self.next_id + 1
         self.manager.fork(parent, child)
         self.model[child] = (list(self.model[parent][0]), self.model[parent][1])
 
     @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def commit(self, data) -> None:
-        self.manager.commit(self.live(data))
+    @rule(which=WHICH)
+    def commit(self, which: int) -> None:
+        self.manager.commit(self.live(which))
 
     @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def free(self, data) -> None:
-        seq = self.live(data)
+    @rule(which=WHICH)
+    def free(self, which: int) -> None:
+        seq = self.live(which)
         self.manager.free(seq)
         del self.model[seq]
 
     @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def preempt_and_resume(self, data) -> None:
-        seq = self.live(data)
+    @rule(which=WHICH)
+    def preempt_and_resume(self, which: int) -> None:
+        seq = self.live(which)
         self.manager.commit(seq)
         self.manager.free(seq)
         ids, salt = self.model.pop(seq)
@@ -138,9 +140,9 @@ class Life(RuleBasedStateMachine):
             self.write(seq, hit)
 
     @precondition(lambda self: self.prefix_cache and self.model)
-    @rule(data=st.data())
-    def pin(self, data) -> None:
-        ids, salt = self.model[self.live(data)]
+    @rule(which=WHICH)
+    def pin(self, which: int) -> None:
+        ids, salt = self.model[self.live(which)]
         self.pins.append(self.manager.pin(ids, salt))
 
     @precondition(lambda self: self.prefix_cache and self.pins)
@@ -205,6 +207,38 @@ class CollidingLife(Life):
         super().teardown()
         if hasattr(self, "patch"):
             self.patch.undo()
+
+
+def test_a_long_life() -> None:
+    """The same operations drawn by chance, many more of them, in proportions that keep the pool busy."""
+    rng = np.random.default_rng(20)
+    for blocks, size in [(24, 1), (16, 2), (20, 3), (12, 4)]:
+        life = Life()
+        life.start(blocks=blocks, block_size=size)
+        chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2, "pin": 1}
+        for name in rng.choice(list(chances), 2000, p=np.array(list(chances.values())) / sum(chances.values())):
+            ids, which = rng.integers(0, 3, rng.integers(1, 8)).tolist(), int(rng.integers(100))
+            if name == "allocate":
+                life.allocate(ids=ids, salt=which % 2)
+            elif name == "alike" and life.past:
+                life.allocate_what_begins_alike(which=which, more=ids)
+            elif name == "append" and life.model:
+                life.append(which=which, ids=ids[:3])
+            elif name == "pin" and life.model:
+                life.pin(which=which)
+                if len(life.pins) > 1:
+                    life.unpin()
+            elif life.model:
+                act = {"fork": life.fork, "commit": life.commit, "free": life.free, "preempt": life.preempt_and_resume}
+                act.get(name, life.free)(which=which)
+            if len(life.model) > 6:
+                life.free(which=which)
+            life.each_reads_what_it_wrote()
+            life.the_books_agree()
+        kinds = Counter(event.kind for event in life.manager.events or [])
+        assert all(kinds[k] >= 20 for k in ("allocate", "share", "cache", "hit", "evict", "free")), kinds
+        assert size == 1 or kinds["copy"] >= 5, kinds
+        life.teardown()
 
 
 few = settings(max_examples=40, stateful_step_count=30)
