@@ -146,9 +146,9 @@ def test_exactly_full_is_allowed_and_every_program_has_its_own():
 def test_the_limit_is_of_each_program_and_not_of_all():
     machine, kernel = one()
     with kernel as k:
-        for _ in range(2):
+        for size in (4, 10, 6):
             with k.programs(3) as prog:
-                prog.buffer("x", (10,), "float32")
+                prog.buffer("x", (size,), "float32")
     assert machine.ledger().work["k"].sram_peak_nbytes == 40
 
 
@@ -354,6 +354,21 @@ def test_a_tile_that_was_loaded_as_a_view_does_not_write_through():
         tile.mask(np.array([True, False]), 9.0)
         assert tile.data.tolist() == [9.0, 2.0]
     assert host.tolist() == [1.0, 1.0]
+
+
+def test_a_write_to_a_tile_that_shares_its_inputs_memory_makes_older_views_stale():
+    machine, kernel = one()
+    x = machine.hbm("x", np.ones(2))
+    with kernel as k, k.programs() as prog:
+        tile = prog.load(x, ..., into=prog.buffer("x", (2,), "float64"))
+        view = tile.reshape(1, 2)
+        tile *= 3
+        assert tile.sum(axis=-1).data == 6
+        with pytest.raises(StaleTile, match="loaded anew or written since"):
+            view + 1
+        again = tile.reshape(1, 2)
+        again *= 2
+        assert tile.data.tolist() == [6.0, 6.0], "from then on they share one memory"
 
 
 def test_a_store_must_fit_its_place():

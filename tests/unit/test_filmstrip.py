@@ -1,0 +1,139 @@
+"""Film strips and the player: the numbers in the frames, not the pixels."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+
+from refsim import attention, notebook
+from refsim.charts.filmstrip import draw_softmax_frame, filmstrip, softmax_frames
+
+T, D = 11, 4
+rng = np.random.default_rng(3)
+Q, K, V = (rng.standard_normal(shape) for shape in ((2, 4, D), (T, 2, D), (T, 2, 3)))
+
+
+def scores(row, head):
+    return K[:, head // 2] @ Q[row, head] / 2
+
+
+def walk(algorithm, **options):
+    return softmax_frames(algorithm.steps(Q, K, V, tile=(2, 4), **options), row=1, program=(1, 0))
+
+
+def test_frames_of_flash_hold_the_weights_of_the_keys_seen_so_far():
+    frames = softmax_frames(attention.flash.steps(Q, K, V, tile=(2, 4)), row=1, program=(1, 1))
+    s = scores(1, 3)
+    assert [frame.name for frame in frames] == ["absorb"] * 3 + ["write"]
+    for frame, stop in zip(frames, (4, 8, 11), strict=False):
+        seen = s[:stop]
+        np.testing.assert_allclose(frame.weights[:stop], np.exp(seen - seen.max()))
+        assert np.isnan(frame.weights[stop:]).all()
+        assert frame.new.stop == stop
+        assert (frame.m, frame.l) == (pytest.approx(seen.max()), pytest.approx(np.exp(seen - seen.max()).sum()))
+        p = np.exp(seen) / np.exp(seen).sum()
+        np.testing.assert_allclose(frame.out, p @ V[:stop, 1])
+    np.testing.assert_allclose(frames[-1].weights, np.exp(s) / np.exp(s).sum())
+    assert frames[-1].lse == pytest.approx(np.log(np.exp(s).sum()))
+    assert sum(frame.hbm_nbytes for frame in frames) > 0
+
+
+@pytest.mark.parametrize("handover", ["lse", "state"])
+@pytest.mark.parametrize("num_splits", [1, 3, 20])
+def test_frames_of_split_kv_begin_anew_in_each_split_and_end_in_the_softmax(handover, num_splits):
+    frames = softmax_frames(
+        attention.split_kv.steps(Q[:1], K, V, num_splits=num_splits, handover=handover), program=(1, 0), row=1
+    )
+    s = scores(0, 3)
+    for frame in frames:
+        if frame.name == "absorb":
+            new = s[frame.new.start : frame.new.stop]
+            np.testing.assert_allclose(frame.weights[frame.new.start : frame.new.stop], np.exp(new - new.max()))
+            assert np.isnan(frame.weights[frame.new.stop :]).all()
+    assert [frame.split for frame in frames if frame.name == "hand over"] == list(range(num_splits))
+    last = frames[-1]
+    assert (last.name, last.split) == ("reduce", None)
+    p = np.exp(s) / np.exp(s).sum()
+    np.testing.assert_allclose(last.weights, p)
+    np.testing.assert_allclose(last.out, p @ V[:, 1])
+
+
+def test_empty_splits_hand_over_no_weight():
+    frames = softmax_frames(attention.split_kv.steps(Q[:1], K[:1], V[:1], num_splits=3))
+    empty = [frame for frame in frames if frame.name == "hand over" and frame.split > 0]
+    assert len(empty) == 2
+    for frame in empty:
+        assert np.isnan(frame.weights).all()
+        assert frame.lse == -np.inf
+        assert not frame.out.any()
+
+
+def test_a_row_that_sees_nothing_yet_keeps_weight_zero():
+    frames = softmax_frames(attention.flash.steps(Q, K, V, causal=True, align="top-left", tile=(2, 4)), row=0)
+    assert [frame.weights.tolist() for frame in frames] == [[1, 0], [1, 0]]
+
+
+def test_standard_attention_has_no_such_frames():
+    with pytest.raises(ValueError, match="none of these steps absorbs keys"):
+        softmax_frames(attention.standard.steps(Q, K, V))
+
+
+def test_a_strip_has_an_axes_a_frame_with_a_bar_a_seen_key():
+    frames = walk(attention.flash)
+    axes = filmstrip(frames, draw_softmax_frame, columns=3)
+    assert len(axes) == 4
+    assert len({ax.figure for ax in axes}) == 1
+    assert [len(ax.patches) for ax in axes] == [4, 8, 11, 11]
+    np.testing.assert_allclose([bar.get_height() for bar in axes[1].patches], frames[1].weights[:8])
+    assert axes[1].get_title() == f"keys 4–7\nm {frames[1].m:.2f}   l {frames[1].l:.2f}"
+    assert axes[3].get_title() == f"write\nLSE {frames[3].lse:.2f}"
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="at least one frame"):
+        filmstrip([], lambda ax, frame: None)
+    with pytest.raises(ValueError, match="1 titles for 2 frames"):
+        filmstrip([1, 2], lambda ax, frame: None, titles=["a"])
+    with pytest.raises(ValueError, match="columns must be 1 or more, got 0"):
+        filmstrip([1], lambda ax, frame: None, columns=0)
+
+
+def test_pictures_are_small_png_files_with_words():
+    from PIL import Image
+
+    picture = notebook.Picture(filmstrip(walk(attention.flash), draw_softmax_frame), "four frames")
+    image = Image.open(io.BytesIO(picture._repr_png_()))
+    assert (image.format, image.mode) == ("PNG", "P")
+    assert len(picture.png) < 40_000
+    assert repr(picture) == "four frames"
+
+
+def test_prose_is_markdown():
+    assert notebook.Prose(f"**{1 + 1}**")._repr_markdown_() == "**2**"
+
+
+def test_the_player_holds_every_frame_and_its_controls_are_linked():
+    widgets = pytest.importorskip("ipywidgets")
+    box = notebook.player(walk(attention.flash), draw_softmax_frame)
+    controls, stack = box.children
+    play, slider = controls.children
+    assert isinstance(stack, widgets.Stack)
+    assert len(stack.children) == 4
+    assert len({image.value for image in stack.children}) == 4
+    assert (play.min, play.max, slider.max, stack.selected_index) == (0, 3, 3, 0)
+
+
+def test_the_player_without_ipywidgets_is_the_strip(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    shown = notebook.player(walk(attention.flash), draw_softmax_frame, alt="four frames")
+    assert isinstance(shown, notebook.Picture)
+    assert shown.alt == "four frames"
+
+
+def test_importing_it_imports_no_heavy_thing():
+    import subprocess
+
+    heavy = "matplotlib", "ipywidgets", "IPython", "PIL"
+    code = f"import sys, refsim.notebook; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
