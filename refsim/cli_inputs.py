@@ -1,44 +1,19 @@
-"""What `refsim step` and `refsim traffic` run on: a shape from the command line, and random inputs of that shape."""
+"""What `refsim step` and `refsim traffic` run: random inputs of a shape, contiguous and in a paged cache."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refsim import attention
+from refsim.cli_shape import CONTIGUOUS, Shape
 from refsim.kvcache import BlockManager, blocks_for
 from refsim.numerics import DTYPES
 
 if TYPE_CHECKING:
     from refsim.machine import Algorithm, Machine
-
-CONTIGUOUS = ("standard", "flash")
-PAGED = ("paged_gather", "paged", "split_kv")
-ALGORITHMS = (*CONTIGUOUS, *PAGED)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """An attention call by its sizes: `lengths` holds (queries, keys) of each sequence."""
-
-    lengths: tuple[tuple[int, int], ...]
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dtype: str = "float32"
-    tile: tuple[int, int] | None = None
-    block_size: int = 16
-    num_splits: int = 4
-    mask: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """cu_seqlens_q and cu_seqlens_k."""
-        queries, keys = zip(*self.lengths, strict=True)
-        return np.cumsum([0, *queries]).astype(np.int32), np.cumsum([0, *keys]).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -57,13 +32,12 @@ class Inputs:
         """An algorithm with its arguments for these inputs: run it, or walk it with `.steps`."""
         shape, (starts_q, starts_k) = self.shape, self.shape.starts
         keywords: dict[str, Any] = {"tile": shape.tile, "machine": machine, **shape.mask}
-        # Of paged caches the usual call is a decode step, one query a sequence, which needs no starts.
-        if any(n != 1 for n, _ in shape.lengths) if name in PAGED else len(shape.lengths) > 1:
+        if shape.ragged(name):
             keywords["cu_seqlens_q"] = starts_q
         if name == "split_kv":
             keywords["num_splits"] = shape.num_splits
         if name in CONTIGUOUS:
-            if len(shape.lengths) > 1:
+            if shape.ragged(name):
                 keywords["cu_seqlens_k"] = starts_k
             return getattr(attention, name), [self.q, self.k, self.v], keywords
         lens = np.array([keys for _, keys in shape.lengths], np.int32)
@@ -76,11 +50,7 @@ def make_inputs(shape: Shape, seed: int) -> Inputs:
     Raises ValueError for sizes below 1.
     """
     rng, dtype, B = np.random.default_rng(seed), DTYPES[shape.dtype], shape.block_size
-    for name in ("heads", "kv_heads", "head_dim", "block_size", "num_splits"):
-        if getattr(shape, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(shape, name)}")
-    if any(n < 0 or T < 0 for n, T in shape.lengths):
-        raise ValueError(f"queries and keys can't be negative, got {shape.lengths}")
+    shape.check()
     starts_q, starts_k = shape.starts
 
     def draw(tokens: int, heads: int) -> np.ndarray:
@@ -96,50 +66,3 @@ def make_inputs(shape: Shape, seed: int) -> Inputs:
         for cache, rows in ((k_cache, k), (v_cache, v)):
             cache[slots // B, slots % B] = rows[starts_k[i] : starts_k[i] + T]
     return Inputs(shape, q, k, v, k_cache, v_cache, manager.block_tables(range(len(shape.lengths))))
-
-
-def parse_algorithm(given: str) -> str:
-    """The algorithm's name in Python; dashes are as good as underscores.
-
-    >>> parse_algorithm("split-kv")
-    'split_kv'
-    """
-    name = given.replace("-", "_")
-    if name not in ALGORITHMS:
-        raise ValueError(f"there is no algorithm {given!r}; choose one of {', '.join(ALGORITHMS)}")
-    return name
-
-
-def parse_tile(given: str | None) -> tuple[int, int] | None:
-    """A tile "ROWSxKEYS".
-
-    >>> parse_tile("128x64")
-    (128, 64)
-    """
-    if given is None:
-        return None
-    if not (match := re.fullmatch(r"([1-9]\d*)[xX,]([1-9]\d*)", given)):
-        raise ValueError(f"--tile must be ROWSxKEYS, both 1 or more, such as 128x64; got {given!r}")
-    return int(match[1]), int(match[2])
-
-
-def parse_dtype(given: str) -> str:
-    """A type that kernels store, by its short name.
-
-    >>> parse_dtype("bfloat16")
-    'bfloat16'
-    """
-    if given not in DTYPES:
-        raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}; got {given!r}")
-    return given
-
-
-def parse_mask(causal: bool, window: int | None) -> dict[str, Any]:
-    """The mask's keywords. `window` counts the keys a query sees, its own position among them, as model configs do.
-
-    >>> parse_mask(True, 4)
-    {'causal': True, 'window': (3, None)}
-    """
-    if window is not None and window < 1:
-        raise ValueError(f"--window counts the query's own position, so it is at least 1; got {window}")
-    return {"causal": causal} | ({} if window is None else {"window": (window - 1, None)})

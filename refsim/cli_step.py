@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from refsim.cli_inputs import ALGORITHMS, Shape, make_inputs, parse_algorithm, parse_mask, parse_tile
+from refsim.cli_inputs import make_inputs
+from refsim.cli_shape import ALGORITHMS, Shape, parse_algorithm, parse_mask, parse_tile
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refsim.cli_inputs import ALGORITHMS, Shape, make_inputs, parse_algorithm, parse_dtype, parse_mask, parse_tile
+from refsim.cli_inputs import make_inputs
+from refsim.cli_shape import ALGORITHMS, Shape, parse_algorithm, parse_dtype, parse_mask, parse_tile
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +51,8 @@ def traffic(
     """
     from rich.console import Console
 
+    from refsim.machine import DEFAULT_SRAM_NBYTES
+
     keys = parse_lengths(lengths)
     shape = Shape(
         lengths=tuple((T if prefill else queries, T) for T in keys),
@@ -65,8 +68,11 @@ def traffic(
     names = [parse_algorithm(name) for name in algorithm or ALGORITHMS]
     if execute is None:
         execute = heads * sum(n * T for n, T in shape.lengths) <= MOST_SCORES_EXECUTED
-    ledgers = executed(names, shape, seed)
-    show(Console(), shape, ledgers, "executed")
+    if execute:
+        show(Console(), shape, executed(names, shape, seed), "executed")
+    else:
+        ledgers = {name: shape.closed_form(name, DEFAULT_SRAM_NBYTES) for name in names}
+        show(Console(), shape, ledgers, "in closed form")
 
 
 def parse_lengths(given: str) -> list[int]:

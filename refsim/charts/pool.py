@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refsim.charts.style import FAINT, INK, SERIES, new_axes
 from refsim.kvcache import BlockManager, blocks_for
@@ -12,12 +12,15 @@ from refsim.kvcache import BlockManager, blocks_for
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SIDE, ALPHA = 0.9, 0.7
+
 
 @dataclass(frozen=True)
 class BlockOnMap:
-    """A physical block: the sequences whose tables name it, its references, and its slots in use."""
+    """A physical block: the sequences whose tables name it, its place in their tables, references, slots in use."""
 
     holders: tuple[Hashable, ...]
+    logical: int | None
     refs: int
     used_slots: int
 
@@ -28,10 +31,11 @@ def blocks_on_map(manager: BlockManager) -> list[BlockOnMap]:
     >>> manager = BlockManager(3, 4)
     >>> _ = manager.allocate("a", 6); manager.fork("a", "b")
     >>> blocks_on_map(manager)[1]
-    BlockOnMap(holders=('a', 'b'), refs=2, used_slots=2)
+    BlockOnMap(holders=('a', 'b'), logical=1, refs=2, used_slots=2)
     """
     B = manager.block_size
     holders: dict[int, list[Hashable]] = {}
+    place: dict[int, int] = {}
     used: dict[int, int] = {}
     for seq in manager.sequences:
         tokens = manager.length(seq)
@@ -39,53 +43,42 @@ def blocks_on_map(manager: BlockManager) -> list[BlockOnMap]:
             for logical, block in enumerate(manager.table(seq, table)[: blocks_for(tokens, B)].tolist()):
                 if seq not in holders.setdefault(block, []):
                     holders[block].append(seq)
+                place.setdefault(block, logical)
                 used[block] = max(used.get(block, 0), min(tokens - logical * B, B))
     return [
-        BlockOnMap(tuple(holders.get(block, ())), int(refs), used.get(block, 0))
+        BlockOnMap(tuple(holders.get(block, ())), place.get(block), int(refs), used.get(block, 0))
         for block, refs in enumerate(manager.pool.refs)
     ]
 
 
 def pool_map(
-    manager: BlockManager,
-    *,
-    names: Mapping[Hashable, str] | None = None,
-    columns: int = 8,
-    ax: Axes | None = None,
+    manager: BlockManager, *, names: Mapping[Any, str] | None = None, columns: int = 8, ax: Axes | None = None
 ) -> Axes:
     """One square a physical block, filled from below by slots in use, a stripe for each sequence that holds it.
 
-    names: what to call the sequences in the legend. Shared blocks say how many references they have.
+    Each says its physical id, its place in its holder's table ("block 0" is the first), and its references where it
+    is shared. names: what to call the sequences in the legend.
 
     >>> manager = BlockManager(3, 4)
     >>> _ = manager.allocate("a", 6); manager.fork("a", "b")
     >>> [text.get_text() for text in pool_map(manager, columns=3).texts]
-    ['P0\\n2 refs', 'P1\\n2 refs', 'P2']
+    ['P0\\nblock 0\\n2 refs', 'P1\\nblock 1\\n2 refs', 'P2\\nfree']
     """
     if columns < 1:
         raise ValueError(f"columns must be 1 or more, got {columns}")
-    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.patches import Patch
 
     blocks = blocks_on_map(manager)
     rows = -(-len(blocks) // columns)
-    ax = new_axes(ax, 0.95 * columns + 0.2, 0.95 * rows + 0.7)
+    ax = new_axes(ax, 0.95 * columns + 0.2, 0.95 * rows + 0.5)
     colours = {seq: SERIES[i % len(SERIES)] for i, seq in enumerate(manager.sequences)}
-    side = 0.9
     for number, block in enumerate(blocks):
-        x, y = number % columns, -(number // columns)
-        height = side * block.used_slots / manager.block_size
-        for i, seq in enumerate(block.holders):
-            stripe = side / len(block.holders)
-            ax.add_patch(
-                Rectangle((x + i * stripe, y), stripe, height, facecolor=colours[seq], alpha=0.75, linewidth=0)
-            )
-        edge = INK if block.refs else FAINT
-        ax.add_patch(Rectangle((x, y), side, side, fill=False, edgecolor=edge, linewidth=2.4 if block.refs > 1 else 1))
-        label = f"P{number}" + (f"\n{block.refs} refs" if block.refs > 1 else "")
+        at = (number % columns, -(number // columns))
+        _draw_block(ax, at, block, block.used_slots / manager.block_size, colours)
         ax.text(
-            x + side / 2,
-            y + side / 2,
-            label,
+            at[0] + SIDE / 2,
+            at[1] + SIDE / 2,
+            "\n".join([f"P{number}", *_words(block)]),
             ha="center",
             va="center",
             fontsize=8,
@@ -96,7 +89,7 @@ def pool_map(
     ax.set_aspect("equal")
     ax.axis("off")
     if colours:
-        handles = [Patch(color=c, alpha=0.75, label=str((names or {}).get(seq, seq))) for seq, c in colours.items()]
+        handles = [Patch(color=c, alpha=ALPHA, label=str((names or {}).get(seq, seq))) for seq, c in colours.items()]
         ax.legend(
             handles=handles,
             ncols=min(len(handles), 4),
@@ -106,3 +99,22 @@ def pool_map(
             fontsize=9,
         )
     return ax
+
+
+def _draw_block(ax: Axes, at: tuple[int, int], block: BlockOnMap, full: float, colours: Mapping[Hashable, str]) -> None:
+    from matplotlib.patches import Rectangle
+
+    x, y = at
+    stripe = SIDE / max(len(block.holders), 1)
+    for i, seq in enumerate(block.holders):
+        corner = (x + i * stripe, y)
+        ax.add_patch(Rectangle(corner, stripe, SIDE * full, facecolor=colours[seq], alpha=ALPHA, linewidth=0))
+    edge, width = INK if block.refs else FAINT, 2.4 if block.refs > 1 else 1.0
+    ax.add_patch(Rectangle(at, SIDE, SIDE, fill=False, edgecolor=edge, linewidth=width))
+
+
+def _words(block: BlockOnMap) -> list[str]:
+    if not block.refs:
+        return ["free"]
+    place = [] if block.logical is None else [f"block {block.logical}"]
+    return place + ([f"{block.refs} refs"] if block.refs > 1 else [])

@@ -13,16 +13,17 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, GREY = (
 )
 INK, FAINT, BRICK = "#222222", "#DDDDDD", "#8C2D04"
 
+# In the order in which they are stacked; K and V keep their colours in a cache, where they are hatched.
 _TENSORS = {
     "q": BLUE,
-    "k": ORANGE,
     "k_cache": ORANGE,
-    "v": GREEN,
     "v_cache": GREEN,
-    "out": SKY,
+    "k": ORANGE,
+    "v": GREEN,
     "s": VERMILION,
     "p": BRICK,
     "o_partial": PURPLE,
+    "out": SKY,
 }
 # Lengths, tables and row statistics: counted like everything else, and too small to tell apart.
 METADATA = "tables, lengths, statistics"
@@ -43,6 +44,16 @@ def tensor_colour(group: str) -> str:
     return _TENSORS.get(group, GREY)
 
 
+def tensor_hatch(group: str) -> str | None:
+    """The hatching of a group: blocks of a paged cache are hatched."""
+    return "///" if group.endswith("_cache") else None
+
+
+def tensor_place(group: str) -> int:
+    """Where a group stands in stacks and tables: q first, then keys and values, metadata last."""
+    return [*_TENSORS, METADATA].index(group)
+
+
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     """The given Axes, or one on a new figure (inches) that pyplot doesn't keep."""
     if ax is not None:
@@ -50,6 +61,16 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=110, layout="constrained").add_subplot()
+
+
+def round_nbytes(nbytes: float) -> str:
+    """As `human_nbytes`, without digits that are zero: for ticks.
+
+    >>> round_nbytes(2_000_000), round_nbytes(1500), round_nbytes(100_000)
+    ('2 MB', '1.5 kB', '100 kB')
+    """
+    number, unit = human_nbytes(nbytes).split()
+    return f"{float(number):g} {unit}"
 
 
 def human_nbytes(nbytes: float) -> str:

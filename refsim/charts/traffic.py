@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from refsim.charts.style import INK, SERIES, human_nbytes, new_axes, tensor_colour, tensor_group
+from refsim.charts.style import (
+    INK,
+    SERIES,
+    human_nbytes,
+    new_axes,
+    round_nbytes,
+    tensor_colour,
+    tensor_group,
+    tensor_hatch,
+    tensor_place,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def by_tensor(ledger: Ledger) -> dict[str, int]:
-    """HBM bytes of a ledger by drawn group, the largest first.
+    """HBM bytes of a ledger by drawn group.
 
     >>> from refsim.machine import Key, Ledger
     >>> by_tensor(Ledger({Key("flash", "q", "HBM", "read"): 8, Key("flash", "lse", "HBM", "write"): 2}))
@@ -24,7 +34,7 @@ def by_tensor(ledger: Ledger) -> dict[str, int]:
     for (_, tensor, _), nbytes in ledger.hbm_only().items():
         group = tensor_group(tensor)
         sums[group] = sums.get(group, 0) + nbytes
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+    return {group: sums[group] for group in sorted(sums, key=tensor_place)}
 
 
 def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = None) -> Axes:
@@ -42,13 +52,21 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
     ax = new_axes(ax, 8, 1.2 + 0.5 * len(ledgers))
     totals = {name: ledger.hbm_nbytes for name, ledger in ledgers.items()}
     shares = {name: by_tensor(ledger) for name, ledger in ledgers.items()}
-    groups = sorted(
-        {g for share in shares.values() for g in share}, key=lambda g: -max(s.get(g, 0) for s in shares.values())
-    )
+    groups = sorted({group for share in shares.values() for group in share}, key=tensor_place)
     left = dict.fromkeys(ledgers, 0)
     for group in groups:
         widths = [shares[name].get(group, 0) for name in ledgers]
-        ax.barh(list(ledgers), widths, left=list(left.values()), color=tensor_colour(group), label=group, height=0.7)
+        ax.barh(
+            list(ledgers),
+            widths,
+            left=list(left.values()),
+            height=0.7,
+            label=group,
+            color=tensor_colour(group),
+            hatch=tensor_hatch(group),
+            edgecolor="white",
+            linewidth=0,
+        )
         left = {name: left[name] + width for name, width in zip(ledgers, widths, strict=True)}
     longest = max(totals.values()) or 1
     for row, total in enumerate(totals.values()):
@@ -58,7 +76,7 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
     _bytes_axis(ax.xaxis)
     ax.set_xlabel("bytes read from and written to HBM")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize=8, ncols=min(len(groups), 4), loc="lower left", bbox_to_anchor=(0, 1.01), frameon=False)
+    ax.legend(fontsize=8, ncols=min(len(groups), 5), loc="lower left", bbox_to_anchor=(0, 1.01), frameon=False)
     return ax
 
 
@@ -95,4 +113,4 @@ def traffic_by_length(
 
 
 def _bytes_axis(axis: object) -> None:
-    axis.set_major_formatter(lambda x, _: human_nbytes(x))  # type: ignore[attr-defined]
+    axis.set_major_formatter(lambda x, _: round_nbytes(x))  # type: ignore[attr-defined]

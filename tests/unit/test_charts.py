@@ -93,11 +93,11 @@ class TestPoolMap:
         return manager
 
     def test_blocks(self, manager: BlockManager) -> None:
-        assert [(b.holders, b.refs, b.used_slots) for b in blocks_on_map(manager)] == [
-            (("a", "b"), 2, 4),
-            (("a",), 1, 2),
-            (("b",), 1, 3),
-            ((), 0, 0),
+        assert [(b.holders, b.logical, b.refs, b.used_slots) for b in blocks_on_map(manager)] == [
+            (("a", "b"), 0, 2, 4),
+            (("a",), 1, 1, 2),
+            (("b",), 1, 1, 3),
+            ((), None, 0, 0),
         ]
 
     def test_drawn_as_full_as_they_are(self, manager: BlockManager) -> None:
@@ -108,7 +108,12 @@ class TestPoolMap:
         assert [patch.get_height() / full for patch in stripes] == pytest.approx([1, 1, 0.5, 0.75])
         assert [patch.get_width() / full for patch in stripes] == pytest.approx([0.5, 0.5, 1, 1])
         assert stripes[0].get_facecolor() == stripes[2].get_facecolor() != stripes[1].get_facecolor()
-        assert [text.get_text() for text in ax.texts] == ["P0\n2 refs", "P1", "P2", "P3"]
+        assert [text.get_text() for text in ax.texts] == [
+            "P0\nblock 0\n2 refs",
+            "P1\nblock 1",
+            "P2\nblock 1",
+            "P3\nfree",
+        ]
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["first", "second"]
         corners = [(patch.get_x(), patch.get_y()) for patch in outlines]
         assert corners == [(0, 0), (1, 0), (0, -1), (1, -1)]

@@ -7,7 +7,8 @@ import pytest
 import typer
 
 from refsim import cli
-from refsim.cli_inputs import Shape, make_inputs
+from refsim.cli_inputs import make_inputs
+from refsim.cli_shape import Shape
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -1,0 +1,72 @@
+"""Everything the tour needs before it starts, checked: model, prompt, lengths, block size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from refsim import model
+from refsim.model.tokenizer import Tokenizer
+
+DEFAULT_PROMPTS = {"glassllm en": "Alice was beginning to get very tired of sitting by her sister"}
+OTHER_PROMPT = "Once upon a time"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The model, the prompt as text and ids, and the sizes. `note` says where the weights come from."""
+
+    decoder: model.Decoder
+    tokenizer: Tokenizer
+    note: str
+    prompt: str
+    ids: tuple[int, ...]
+    tokens: int
+    block_size: int
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache when all is written: the last new token is never fed back."""
+        return len(self.ids) + self.tokens - 1
+
+
+def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: int) -> Setting:
+    """Load the model and check that prompt and new tokens fit its context.
+
+    Without weights and without the package that brings the default ones, a seeded random decoder takes their place.
+
+    Raises ValueError for sizes that don't fit, FileNotFoundError for weights that aren't there.
+    """
+    if tokens < 1:
+        raise ValueError(f"--tokens must be 1 or more, got {tokens}")
+    if block_size < 1:
+        raise ValueError(f"--block-size must be 1 or more, got {block_size}")
+    decoder, note = choose(weights)
+    if decoder.tokenizer is None:
+        raise ValueError(f"{weights} has no tokenizer beside it, so the prompt can't be read")
+    text = DEFAULT_PROMPTS.get(decoder.name, OTHER_PROMPT) if prompt is None else prompt
+    ids = decoder.tokenizer.encode(text)
+    if not ids:
+        raise ValueError("--prompt is empty; give the model a word to begin with")
+    setting = Setting(decoder, decoder.tokenizer, note, text, tuple(ids), tokens, block_size)
+    context = decoder.config.context
+    if setting.length > context:
+        room = context - len(ids) + 1
+        advice = f"ask for at most {room} with --tokens" if room >= 1 else "shorten the prompt"
+        raise ValueError(
+            f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {context}: {advice}"
+        )
+    return setting
+
+
+def choose(weights: Path | None) -> tuple[model.Decoder, str]:
+    """The decoder to show, and where it comes from."""
+    if weights is not None:
+        return model.load(weights), f"Weights from {weights}."
+    try:
+        return model.load(), "Weights from the package glassllm, which the extra `models` brings."
+    except FileNotFoundError:
+        return model.random_decoder(seed=0), (
+            "No weights are installed, so a random decoder (seed 0) takes their place: its text is noise, its shapes, "
+            "tables and bytes are real. For real text: pip install 'refsim[models]', or --weights PATH."
+        )

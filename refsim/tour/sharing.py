@@ -1,0 +1,99 @@
+"""Two requests that share a prefix: a fork, reference counts, and the copy before the first write."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from refsim import charts
+from refsim.kvcache import blocks_for
+from refsim.model import PagedCache, Session
+from refsim.tour.life import new_cache, show_table
+from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
+from refsim.tour.setting import Setting
+
+FIRST, SECOND = "first", "second"
+STEPS = 8
+
+
+def sharing(setting: Setting) -> Chapter:
+    """Fork a prefilled request; the two write different tokens; neither sees the other's."""
+    ids, steps = list(setting.ids), min(STEPS, setting.tokens)
+    B = setting.block_size
+    per_request = blocks_for(len(ids) + steps, B)
+    cache = new_cache(setting, 2 * per_request)
+    run = setting.decoder.start(attention="paged", cache=cache, length=len(ids) + steps)
+    rows: list[tuple[str, str, str, str]] = []
+
+    def note(what: str) -> None:
+        rows.append((what, *_tables(cache, names), _refs(cache)))
+
+    first = run.open()
+    names = {first: FIRST}
+    logits = run.prefill(first, ids)[-1]
+    note("the first request is prefilled")
+    second = run.fork(first)
+    names[second] = SECOND
+    note("the second forks it: no byte is copied")
+    best, runner_up = (int(token) for token in np.argsort(-logits, kind="stable")[:2])
+    logits_of = {second: run.step({second: runner_up})[second]}
+    note("the second writes a token")
+    logits_of[first] = run.step({first: best})[first]
+    note("the first writes another")
+    texts = {first: [best], second: [runner_up]}
+    for _ in range(steps - 1):
+        chosen = {seq: int(np.argmax(logits_of[seq])) for seq in texts}
+        for seq, token in chosen.items():
+            texts[seq].append(token)
+        logits_of = run.step(chosen)
+    picture = Picture.of(
+        "pool-shared-prefix",
+        charts.pool_map(cache.manager, names=names),
+        "The pool while both are alive: striped blocks are shared, and nobody writes into them.",
+    )
+    alone = {seq: _alone(setting, text[0], steps) for seq, text in texts.items()}
+    if texts != alone:
+        raise RuntimeError(f"sharing changed a text: {texts} together, {alone} alone")
+    run.close(first)
+    names.pop(first)
+    note("the first ends: shared blocks stay")
+    run.close(second)
+    note("the second ends: all blocks are free")
+    cache.manager.check_invariants()
+    return Chapter(
+        "Two requests share a prefix",
+        (
+            Prose(_what_happens(len(ids), B)),
+            Table.of(("what happens", FIRST, SECOND, "references"), rows, "llll"),
+            Prose("Both texts are, token for token, what each request gets alone, in a cache of its own:"),
+            *(Quote(setting.prompt, setting.tokenizer.decode(text)) for text in texts.values()),
+            picture,
+        ),
+    )
+
+
+def _what_happens(length: int, block_size: int) -> str:
+    full, used = divmod(length, block_size)
+    begin = f"The prompt's {length} tokens fill {full} block(s) of {block_size}"
+    if not used:
+        return f"{begin} exactly: whoever writes next takes a new block, and nothing needs to be copied."
+    return (
+        f"{begin} and {used} slot(s) of another. That last block is shared when the second request wants to write, so "
+        "the manager copies it first and drops one reference: copy-on-write. The full blocks stay shared to the end."
+    )
+
+
+def _tables(cache: PagedCache, names: dict[int, str]) -> tuple[str, str]:
+    held = {name: show_table(cache.manager.table(seq)) for seq, name in names.items() if seq in cache.manager}
+    return held.get(FIRST, ""), held.get(SECOND, "")
+
+
+def _refs(cache: PagedCache) -> str:
+    refs = cache.manager.pool.refs
+    return " ".join(f"P{block}:{refs[block]}" for block in np.flatnonzero(refs)) or "none"
+
+
+def _alone(setting: Setting, first_token: int, steps: int) -> list[int]:
+    """The text that a request with this first token gets in a contiguous cache of its own, by the oracle."""
+    ids = [*setting.ids, first_token]
+    run: Session = setting.decoder.start(attention="oracle", length=len(ids) + steps)
+    return [first_token, *run.stream(run.open(), ids, steps - 1)]
