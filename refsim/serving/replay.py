@@ -1,0 +1,137 @@
+"""A trace run through the scheduler, step by step, in simulated time."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refsim.serving.request import Outcome, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import Float
+
+    from refsim.serving.memory import Fill, State
+    from refsim.serving.scheduler import Scheduler, Step
+    from refsim.serving.step_time import StepTime
+
+
+@dataclass(frozen=True)
+class Series:
+    """The state after each step: when, how full the cache was, who ran and who waited, how many new tokens."""
+
+    time_s: Float[np.ndarray, "steps"]
+    used: Float[np.ndarray, "steps"]
+    running: Float[np.ndarray, "steps"]
+    waiting: Float[np.ndarray, "steps"]
+    tokens: Float[np.ndarray, "steps"]
+    decodes: Float[np.ndarray, "steps"]
+
+    def at(self, name: str, times_s: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        """A quantity at given times: that of the last step before each."""
+        index = np.searchsorted(self.time_s, times_s, side="right") - 1
+        return np.where(index >= 0, getattr(self, name)[np.maximum(index, 0)], 0.0)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What became of a trace. `fills` holds (time, Fill) every `fill_every_s`; `refused` could never fit."""
+
+    outcomes: list[Outcome]
+    refused: list[Request]
+    series: Series
+    fills: list[tuple[float, Fill]]
+    preemptions: int
+    admission_order: list[int] = field(default_factory=list)
+
+    @property
+    def makespan_s(self) -> float:
+        """From the trace's start to the last token."""
+        return max((o.finished_s for o in self.outcomes), default=0.0)
+
+    @property
+    def mean_ttft_s(self) -> float:
+        """Mean time to first token."""
+        return float(np.mean([o.ttft_s for o in self.outcomes])) if self.outcomes else 0.0
+
+    @property
+    def mean_tpot_s(self) -> float:
+        """Mean time per output token after the first, over requests that have more than one."""
+        times = [o.tpot_s for o in self.outcomes if o.request.output_len > 1]
+        return float(np.mean(times)) if times else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Prompt tokens found cached at first admission, of all prompt tokens."""
+        total = sum(o.request.prompt_len for o in self.outcomes)
+        return sum(o.cached_tokens for o in self.outcomes) / total if total else 0.0
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests running, averaged over time."""
+        spans = np.diff(self.series.time_s, prepend=0.0)
+        return float((self.series.running * spans).sum() / spans.sum()) if spans.sum() else 0.0
+
+    def mean_fill(self) -> dict[str, float]:
+        """Fractions of the cache by use, averaged over the samples at which somebody waited or ran."""
+        names = ("written", "reserved", "internal", "external", "free")
+        rows = [[getattr(f, n) / f.total for n in names] for _, f in self.fills if f.written]
+        return dict(zip(names, np.mean(rows, axis=0).tolist() if rows else [0.0] * len(names), strict=True))
+
+
+def replay(
+    requests: Sequence[Request],
+    scheduler: Scheduler,
+    step_time: StepTime,
+    *,
+    fill_every_s: float = 1.0,
+    progress: Callable[[int], None] | None = None,
+) -> Replay:
+    """Run requests (in order of arrival) to their end.
+
+    The scheduler and its cache are used up. `progress` is called with the number of requests finished or refused.
+    """
+    arrivals = deque(requests)
+    outcomes: list[Outcome] = []
+    refused: list[Request] = []
+    fills: list[tuple[float, Fill]] = []
+    rows: list[tuple[float, float, int, int, int, int]] = []
+    order: list[int] = []
+    now, next_fill, done = 0.0, 0.0, 0
+    while arrivals or scheduler.waiting or scheduler.running:
+        if not scheduler.waiting and not scheduler.running:
+            now = max(now, arrivals[0].arrival_s)
+        while arrivals and arrivals[0].arrival_s <= now:
+            request = arrivals.popleft()
+            if not scheduler.add(request):
+                refused.append(request)
+        step = scheduler.schedule(now)
+        if not step.scheduled:
+            continue
+        order.extend(_admitted_now(step, now))
+        now += step_time.seconds(step)
+        used, seats, queue = scheduler.memory.used_fraction(), len(scheduler.running), len(scheduler.waiting)
+        rows.append((now, used, seats, queue, step.tokens, step.decodes))
+        if now >= next_fill:
+            head = scheduler.waiting[0].request if scheduler.waiting else None
+            fills.append((now, scheduler.memory.fill(scheduler.running, head)))
+            next_fill = now + fill_every_s
+        for state in scheduler.complete(step, now):
+            outcomes.append(_outcome(state, now))
+        if progress is not None and len(outcomes) + len(refused) > done:
+            done = len(outcomes) + len(refused)
+            progress(done)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+    return Replay(outcomes, refused, Series(*table.T), fills, scheduler.preemptions, order)
+
+
+def _admitted_now(step: Step, now_s: float) -> list[int]:
+    return [s.request.index for s, _ in reversed(step.scheduled) if s.admitted_s == now_s][::-1]
+
+
+def _outcome(state: State, now_s: float) -> Outcome:
+    return Outcome(state.request, state.admitted_s, state.first_token_s, now_s, state.cached_tokens, state.preemptions)

@@ -1,0 +1,140 @@
+"""Continuous batching: first come, first served; chunked prefill under a token budget; preemption by recompute.
+
+The order of decisions is that of current engines: first every running request in order of admission gets its next
+tokens (one to decode, or the next chunk of its prompt), the youngest being preempted when blocks run out; then, if
+nobody was, waiting requests are admitted while budget, seats and blocks last.
+Source: the attention text, the request life; Orca, OSDI 2022; PagedAttention, SOSP 2023; Sarathi-Serve, OSDI 2024.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from refsim.serving.memory import State
+
+if TYPE_CHECKING:
+    from refsim.serving.memory import Memory
+    from refsim.serving.request import Request
+
+
+@dataclass
+class Step:
+    """The work of one forward pass.
+
+    `scheduled` pairs each request with its number of new tokens. `decodes` of them have one, with `decode_context`
+    tokens of context between them; `chunks` are the others, as (new tokens, tokens before them). `sampled` requests
+    have reached the end of what they know, and get a token.
+    """
+
+    scheduled: list[tuple[State, int]] = field(default_factory=list)
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    decodes: int = 0
+    decode_context: int = 0
+    sampled: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """New tokens in the pass."""
+        return self.decodes + sum(n for n, _ in self.chunks)
+
+    def add(self, state: State, count: int) -> None:
+        """Schedule the next `count` tokens of a request."""
+        self.scheduled.append((state, count))
+        end = state.computed + count
+        self.sampled += end == state.tokens
+        if count == 1:
+            self.decodes += 1
+            self.decode_context += end
+        else:
+            self.chunks.append((count, state.computed))
+
+
+class Scheduler:
+    """Waiting and running requests over one cache.
+
+    `max_tokens` is the budget of new tokens a step, `max_seqs` the seats in the batch.
+    """
+
+    def __init__(self, memory: Memory, *, max_tokens: int = 2048, max_seqs: int = 256) -> None:
+        if max_tokens < 1 or max_seqs < 1:
+            raise ValueError(f"max_tokens={max_tokens} and max_seqs={max_seqs}; each must be at least 1")
+        self.memory = memory
+        self.max_tokens = max_tokens
+        self.max_seqs = max_seqs
+        self.waiting: deque[State] = deque()
+        self.running: list[State] = []
+        self.preemptions = 0
+
+    def add(self, request: Request) -> bool:
+        """Queue a request. False, and nothing done, if it could never fit; the others go on."""
+        if not self.memory.ever_fits(request):
+            return False
+        self.waiting.append(State(request))
+        return True
+
+    def schedule(self, now_s: float) -> Step:
+        """Decide on the next step, and make room for it."""
+        step = Step()
+        budget = self.max_tokens
+        before = self.preemptions
+        i = 0
+        while i < len(self.running) and budget:
+            state = self.running[i]
+            count = min(state.tokens - state.computed, budget)
+            if self._room(state, count):
+                step.add(state, count)
+                budget -= count
+                i += 1
+        if self.preemptions == before:
+            self._admit(step, budget, now_s)
+        return step
+
+    def complete(self, step: Step, now_s: float) -> list[State]:
+        """The step has run: book its tokens, and return the requests that are finished."""
+        finished = []
+        for state, count in step.scheduled:
+            state.computed += count
+            if state.chain is not None:
+                self.memory.commit(state)
+            if state.computed == state.tokens:
+                state.tokens += 1
+                if state.first_token_s < 0:
+                    state.first_token_s = now_s
+                if state.tokens == state.request.total_len:
+                    finished.append(state)
+        if finished:
+            for state in finished:
+                self.memory.stop(state)
+            gone = {id(state) for state in finished}
+            self.running = [s for s in self.running if id(s) not in gone]
+        return finished
+
+    def _room(self, state: State, count: int) -> bool:
+        """Make room by preempting the youngest; False when that was the request itself."""
+        while not self.memory.grow(state, count):
+            victim = self.running.pop()
+            self.memory.stop(victim)
+            victim.computed = 0
+            victim.preemptions += 1
+            self.preemptions += 1
+            self.waiting.appendleft(victim)
+            if victim is state:
+                return False
+        return True
+
+    def _admit(self, step: Step, budget: int, now_s: float) -> None:
+        while self.waiting and budget and len(self.running) < self.max_seqs:
+            state = self.waiting[0]
+            cached = self.memory.start(state, budget)
+            if cached is None:
+                break
+            self.waiting.popleft()
+            self.running.append(state)
+            if state.admitted_s < 0:
+                state.admitted_s, state.cached_tokens = now_s, cached
+            state.computed = cached
+            count = min(state.tokens - cached, budget)
+            step.add(state, count)
+            budget -= count

@@ -1,0 +1,136 @@
+"""Traces of real services, read into requests. A row that makes no sense is refused by its line.
+
+| format | columns |
+|---|---|
+| `azure` | CSV `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure LLM inference trace 2023 (Splitwise) |
+| `mooncake` | JSON lines `timestamp` (ms), `input_length`, `output_length`, `hash_ids` of 512: Mooncake, FAST 2025 |
+| `measured` | JSON lines `arrival_s`, `input_length`, `output_length`, `hash_ids` of 16: a measured vLLM run |
+| `burst` | CSV `Timestamp` (s), `Request tokens`, `Response tokens` among others: BurstGPT, KDD 2025 |
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from refsim.serving.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+FORMATS = ("azure", "mooncake", "measured", "burst")
+
+
+class TraceError(ValueError):
+    """A trace can't be used as it stands; names the file and the line."""
+
+
+def load(path: Path, format: str = "auto", *, limit: int | None = None) -> list[Request]:
+    """The requests of a trace, in order of arrival, the first at its own time after the trace's start.
+
+    Raises FileNotFoundError, and TraceError for an unknown format or a row that is malformed, out of order or empty.
+    """
+    if format == "auto":
+        format = detect(path)
+    if format not in FORMATS:
+        raise TraceError(f"format {format!r} is unknown; expected one of auto, {', '.join(FORMATS)}")
+    read: Callable[[Path], Iterator[tuple[int, Mapping[str, object]]]]
+    read = _csv_rows if format in ("azure", "burst") else _json_rows
+    parse = {"azure": _azure, "burst": _burst, "mooncake": _mooncake, "measured": _measured}[format]
+    requests: list[Request] = []
+    origin = None
+    for line, row in islice(read(path), limit):
+        try:
+            arrival, prompt, output, more = parse(row)
+            origin = arrival if origin is None and format == "azure" else origin or 0.0
+            request = Request(len(requests), arrival - origin, prompt, output, **more)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise TraceError(f"{path.name}, line {line}: {what}") from error
+        if requests and request.arrival_s < requests[-1].arrival_s:
+            raise TraceError(f"{path.name}, line {line}: arrives before the line above it; sort the trace by time")
+        requests.append(request)
+    if not requests:
+        raise TraceError(f"{path.name} holds no requests")
+    return requests
+
+
+def detect(path: Path) -> str:
+    """The format of a trace by its first line."""
+    with path.open(encoding="utf-8") as file:
+        first = file.readline().strip()
+    if first.startswith("{"):
+        return "measured" if '"arrival_s"' in first else "mooncake"
+    if first.startswith("TIMESTAMP,"):
+        return "azure"
+    if first.startswith("Timestamp,"):
+        return "burst"
+    raise TraceError(f"{path.name} starts with {first[:60]!r}, like no known format; give one of {', '.join(FORMATS)}")
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            yield reader.line_num, row
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    with path.open(encoding="utf-8") as file:
+        for line, text in enumerate(file, 1):
+            if text.strip():
+                try:
+                    row = json.loads(text)
+                except json.JSONDecodeError as error:
+                    raise TraceError(f"{path.name}, line {line}: not JSON ({error.msg})") from error
+                if not isinstance(row, dict):
+                    raise TraceError(f"{path.name}, line {line}: expected an object, got {text.strip()[:40]!r}")
+                yield line, row
+
+
+_Parsed = tuple[float, int, int, "dict[str, object]"]
+
+
+def _azure(row: Mapping[str, object]) -> _Parsed:
+    whole, _, fraction = str(row["TIMESTAMP"]).partition(".")  # seven digits: more than datetime takes
+    moment = datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
+    return moment, _count(row, "ContextTokens"), _count(row, "GeneratedTokens"), {}
+
+
+def _burst(row: Mapping[str, object]) -> _Parsed:
+    return float(str(row["Timestamp"])), _count(row, "Request tokens"), _count(row, "Response tokens"), {}
+
+
+def _mooncake(row: Mapping[str, object]) -> _Parsed:
+    prompt = _count(row, "input_length")
+    hashes = _hashes(row)
+    if len(hashes) != -(-prompt // 512):
+        raise ValueError(f"{len(hashes)} hash_ids for {prompt} tokens in blocks of 512")
+    more = {"hash_ids": hashes, "hash_block": 512, "hashed_len": prompt}
+    return float(str(row["timestamp"])) / 1000, prompt, _count(row, "output_length"), more
+
+
+def _measured(row: Mapping[str, object]) -> _Parsed:
+    prompt, output, hashes = _count(row, "input_length"), _count(row, "output_length"), _hashes(row)
+    if len(hashes) != (prompt + output) // 16:
+        raise ValueError(f"{len(hashes)} hash_ids for {prompt} + {output} tokens in whole blocks of 16")
+    more = {"hash_ids": hashes, "hash_block": 16, "hashed_len": 16 * len(hashes)}
+    return float(str(row["arrival_s"])), prompt, output, more
+
+
+def _count(row: Mapping[str, object], column: str) -> int:
+    value = row[column]
+    if value is None or (isinstance(value, float) and value != int(value)):
+        raise ValueError(f"{column} is {value!r}; expected a whole number of tokens")
+    return int(str(value))
+
+
+def _hashes(row: Mapping[str, object]) -> tuple[int, ...]:
+    hashes = row["hash_ids"]
+    if not isinstance(hashes, list) or not all(isinstance(h, int) and h >= 0 for h in hashes):
+        raise ValueError("hash_ids must be a list of whole numbers from 0 up")
+    return tuple(hashes)
