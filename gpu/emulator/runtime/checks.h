@@ -40,6 +40,7 @@ static void overflow(OverflowData* data, u64 a, u64 b, const char* sign, u64 pc)
 EXPORT void __ubsan_handle_add_overflow(OverflowData* d, u64 a, u64 b) { overflow(d, a, b, "+", CALLER); }
 EXPORT void __ubsan_handle_sub_overflow(OverflowData* d, u64 a, u64 b) { overflow(d, a, b, "-", CALLER); }
 EXPORT void __ubsan_handle_mul_overflow(OverflowData* d, u64 a, u64 b) { overflow(d, a, b, "*", CALLER); }
+EXPORT void __ubsan_handle_divrem_overflow(OverflowData* d, u64 a, u64 b) { overflow(d, a, b, "/", CALLER); }
 EXPORT void __ubsan_handle_negate_overflow(OverflowData* d, u64 a) { overflow(d, a, 0, "", CALLER); }
 
 EXPORT void __ubsan_handle_out_of_bounds(BoundsData* d, u64 index) {

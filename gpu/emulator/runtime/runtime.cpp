@@ -9,6 +9,7 @@
 #include "barrier.h"
 #include "checks.h"
 #include "copies.h"
+#include "tensor.h"
 #include "warp.h"
 
 // A tensor lies alone in a slot of address space far larger than any 32-bit index can leave, so that a wrong index

@@ -23,7 +23,7 @@ static const char* warp_kind_name(WarpKind kind) {
     static const char* names[] = {"__syncwarp", "a shuffle", "__ballot_sync", "__any_sync", "__all_sync", "__match_any_sync",
                                   "__match_all_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
                                   "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",
-                                  "__reduce_xor_sync"};
+                                  "__reduce_xor_sync", "mma.sync", "mma.sync", "ldmatrix", "ldmatrix"};
     return names[kind];
 }
 

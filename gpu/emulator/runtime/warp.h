@@ -27,6 +27,8 @@ static void check_source(Thread* t, u32 mask) {
     t->result = 0x7fffffff7fffffffull;
 }
 
+static void complete_matrix(Warp* w, WarpKind kind, u32 mask);
+
 static void complete(Warp* w, WarpKind kind, u32 mask) {
     Thread* lanes = w->lanes;
 #define EACH(i) for (u32 m_ = mask, i; m_ && (i = __builtin_ctz(m_), true); m_ &= m_ - 1)
@@ -61,6 +63,7 @@ static void complete(Warp* w, WarpKind kind, u32 mask) {
         case AND: all = ~0ull; EACH(i) all &= lanes[i].value; break;
         case OR: EACH(i) all |= lanes[i].value; break;
         case XOR: EACH(i) all ^= lanes[i].value; break;
+        default: return complete_matrix(w, kind, mask);
     }
     EACH(i) lanes[i].result = all;
 #undef EACH
@@ -128,10 +131,10 @@ static void meet_without_ended(Warp* w) {
     }
 }
 
-EXPORT u64 refsim_warp(WarpKind kind, u32 mask, u64 value, u32 source, u32 line) {
+static u64 come(WarpKind kind, u32 mask, u64 value, u32 source, u32 line, u64 pc) {
     Thread* t = current;
-    t->pc = CALLER;
-    t->mask = usable_mask(mask, t->pc, kind);
+    t->pc = pc;
+    t->mask = usable_mask(mask, pc, kind);
     t->kind = kind;
     t->value = value;
     t->source = source;
@@ -140,6 +143,13 @@ EXPORT u64 refsim_warp(WarpKind kind, u32 mask, u64 value, u32 source, u32 line)
     if (!meet(warp, t)) wait_as(AT_WARP);
     return t->result;
 }
+
+EXPORT u64 refsim_warp(WarpKind kind, u32 mask, u64 value, u32 source, u32 line) {
+    return come(kind, mask, value, source, line, CALLER);
+}
+
+// All lanes, each with a piece of memory of its own that the last to come works on.
+static void meet_all(WarpKind kind, void* mine, u32 line, u64 pc) { come(kind, ~0u, (u64)mine, 0, line, pc); }
 
 // The lanes that are here together: all that come before the warp can't go on otherwise.
 EXPORT u32 refsim_active_mask(u32 line) {
