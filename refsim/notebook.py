@@ -27,6 +27,37 @@ class Prose(str):
         return str(self)
 
 
+def table(rows: Sequence[dict[str, Any]]) -> Prose:
+    """Rows of one set of columns as a Markdown table; whole numbers get thousands separators.
+
+    >>> print(table([{"tokens": 1000, "bytes": 4096}]))
+    | tokens | bytes |
+    |---:|---:|
+    | 1,000 | 4,096 |
+    """
+    if not rows:
+        raise ValueError("a table needs at least one row")
+    lines = [" | ".join(rows[0]), "|".join("---:" for _ in rows[0])]
+    lines += [" | ".join(f"{x:,}" if isinstance(x, int) else str(x) for x in row.values()) for row in rows]
+    head, rule, *body = lines
+    return Prose("\n".join([f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in body)]))
+
+
+def verdict(prediction: Any, outcome: Any) -> Prose:
+    """What to say once an exercise was run: the outcome, beside the prediction if there was one.
+
+    >>> verdict(None, 2)
+    'No prediction was made. The run says **2**.'
+    >>> verdict(3, 2)
+    'The prediction was 3. The run says **2**: find out why before reading on.'
+    """
+    if prediction is None:
+        return Prose(f"No prediction was made. The run says **{outcome:,}**.")
+    if prediction == outcome:
+        return Prose(f"The prediction was {prediction:,}, and the run says **{outcome:,}**.")
+    return Prose(f"The prediction was {prediction:,}. The run says **{outcome:,}**: find out why before reading on.")
+
+
 class Picture:
     """A figure as a small PNG, with words for those who can't see it.
 

@@ -8,6 +8,7 @@ import pytest
 
 from refsim import attention, notebook
 from refsim.charts.filmstrip import draw_softmax_frame, filmstrip, softmax_frames
+from refsim.charts.lookup import block_lookup
 
 T, D = 11, 4
 rng = np.random.default_rng(3)
@@ -111,6 +112,26 @@ def test_pictures_are_small_png_files_with_words():
 
 def test_prose_is_markdown():
     assert notebook.Prose(f"**{1 + 1}**")._repr_markdown_() == "**2**"
+
+
+def test_tables_and_verdicts_say_what_they_are_given():
+    rows = [{"tokens": 1000, "share": "1/3"}, {"tokens": 7, "share": "0"}]
+    assert notebook.table(rows).splitlines() == ["| tokens | share |", "|---:|---:|", "| 1,000 | 1/3 |", "| 7 | 0 |"]
+    with pytest.raises(ValueError, match="at least one row"):
+        notebook.table([])
+    assert notebook.verdict(None, 2080) == "No prediction was made. The run says **2,080**."
+    assert notebook.verdict(2080, 2080) == "The prediction was 2,080, and the run says **2,080**."
+    assert notebook.verdict(3, 2).startswith("The prediction was 3. The run says **2**")
+
+
+def test_a_lookup_draws_the_table_and_the_path_of_one_position():
+    ax = block_lookup([3, 9, 7], 37, block_size=16, num_blocks=10)
+    assert ax.get_title() == "position 37 is slot 5 of logical block 2, which lies in P7"
+    assert len(ax.lines) == 3
+    ends = [(round(line.get_xdata()[1] - 0.43), line.get_linewidth()) for line in ax.lines]
+    assert ends == [(3, 1), (9, 1), (7, 2)]
+    with pytest.raises(ValueError, match="logical block 3; the table has 3 entries"):
+        block_lookup([3, 9, 7], 48, block_size=16, num_blocks=10)
 
 
 def test_the_player_holds_every_frame_and_its_controls_are_linked():
