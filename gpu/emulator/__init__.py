@@ -18,10 +18,12 @@ from gpu.emulator.memory import empty
 from gpu.emulator.report import KernelError, Report
 from gpu.emulator.run import run
 from gpu.emulator.source import SourceError
+from gpu.emulator.steps import BarrierStep, steps
 from gpu.emulator.toolchain import CompilerNotFound
 from gpu.emulator.trace import Row, TensorTraffic, Trace, Traffic
 
 __all__ = [
+    "BarrierStep",
     "CompileError",
     "CompilerNotFound",
     "Function",
@@ -39,4 +41,5 @@ __all__ = [
     "clear_cache",
     "empty",
     "run",
+    "steps",
 ]

@@ -1,6 +1,7 @@
 """Reading DWARF 4, the debug information that GCC and Clang write: the line table, and which code was inlined where.
 
-Only what is needed to name a line: no types, no variables. (The format: "DWARF Debugging Information Format, version 4".)
+Only what is needed to name a line: no types, no variables. The format is that of the document "DWARF Debugging
+Information Format, version 4".
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _value(c: Cursor, form: int) -> int:
 
 
 def _ranges(data: bytes, at: int, base: int) -> list[tuple[int, int]]:
-    out = []
+    out: list[tuple[int, int]] = []
     while True:
         low, high = struct.unpack_from("<QQ", data, at)
         at += 16

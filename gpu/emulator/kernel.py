@@ -32,7 +32,7 @@ class Function:
     """
 
     def __init__(self, module: RawModule, name: str) -> None:
-        self._module, self.name = module, name
+        self.module, self.name = module, name
         self.max_dynamic_shared_size_bytes = STATIC_SHARED_NBYTES
         self.checks: dict[str, str] = modes(module.checks)
         self.outcome: Outcome | None = None
@@ -63,7 +63,7 @@ class Function:
 
     @property
     def _loaded(self) -> Loaded:
-        return self._module.loaded(self.name)
+        return self.module.loaded(self.name)
 
     @property
     def entry(self) -> Entry:
@@ -140,13 +140,13 @@ class RawModule:
         self.name_expressions = tuple(name_expressions or ())
         self.traced, self.compiler = traced, compiler
         self.checks = modes(checks)
-        self._module: Module | None = None
+        self._built: Module | None = None
         self._functions: dict[str, Function] = {}
 
     def compile(self, log_stream: object = None) -> None:
         """Compile now and not at first use."""
         del log_stream
-        self._module = build(
+        self._built = build(
             self.code,
             self.options,
             name_expressions=self.name_expressions,
@@ -155,12 +155,12 @@ class RawModule:
         )
 
     def loaded(self, name: str) -> Loaded:
-        if self._module is None:
+        if self._built is None:
             self.compile()
-        assert self._module is not None
-        loaded = load(self._module)
+        assert self._built is not None
+        loaded = load(self._built)
         if name not in loaded.entries:
-            text = self._module.kernels.get(name)
+            text = self._built.kernels.get(name)
             why = (
                 f"`{name}` is a template: name an instance in name_expressions"
                 if text and text.template
@@ -183,10 +183,10 @@ class RawModule:
 
         Each worker sees what was there at the launch; a module that has ``__device__`` variables runs with one.
         """
-        if self._module is None:
+        if self._built is None:
             self.compile()
-        assert self._module is not None
-        return load(self._module).variable(name)
+        assert self._built is not None
+        return load(self._built).variable(name)
 
 
 class RawKernel(Function):
@@ -209,4 +209,4 @@ class RawKernel(Function):
 
     def compile(self, log_stream: object = None) -> None:
         """Compile now and not at first use."""
-        self._module.compile(log_stream)
+        self.module.compile(log_stream)

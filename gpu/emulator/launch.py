@@ -201,7 +201,7 @@ class Running:
             control.modes[i] = native.MODES.index(settings.checks[check])
         blocks = math.prod(self.grid)
         control.published, control.acquired = self.memory.map(8 * blocks), self.memory.map(8 * blocks)
-        control.step_block, control.step_read, control.step_write = settings.step_block, -1, -1
+        control.step_block, control.step_read, control.step_write = -1, -1, -1
         control.print_capacity, control.printed = PRINT_NBYTES, self.memory.map(PRINT_NBYTES)
         self.worker = []
         for i in range(control.workers):

@@ -24,14 +24,19 @@ class Lines:
         rows.sort(key=lambda r: (r.address, r.line == 0))
         self.rows, self.addresses = rows, [r.address for r in rows]
         self.inlined = list(inlined(elf, files_at))
+        self.known: dict[int, int] = {}
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019  (tables live as long as the process)
     def find(self, offset: int) -> int:
         """The line of the text for an address from the load address; 0 where there is none.
 
         Of the places that an address belongs to, the innermost that lies in the text itself: a line inside one of
         its device functions, but outside of headers.
         """
+        if offset not in self.known:
+            self.known[offset] = self._find(offset)
+        return self.known[offset]
+
+    def _find(self, offset: int) -> int:
         i = bisect.bisect_right(self.addresses, offset) - 1
         places = [(self.rows[i].file, self.rows[i].line)] if i >= 0 else []
         chain = sorted((s for s in self.inlined if s.low <= offset < s.high), key=lambda s: -s.depth)

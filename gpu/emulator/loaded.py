@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,8 +102,8 @@ class Loaded:
 _loaded: dict[Path, Loaded] = {}
 
 
-def load(module: Module) -> Loaded:
-    """Load a module, once."""
+def load(module: Module, text: str | None = None) -> Loaded:
+    """Load a module, once. `text` is what its lines are shown from, where that isn't what was compiled."""
     if module.path not in _loaded:
-        _loaded[module.path] = Loaded(module)
+        _loaded[module.path] = Loaded(module if text is None else replace(module, text=text))
     return _loaded[module.path]

@@ -122,6 +122,7 @@ class Launch(Structure):
         ("step_read", c_int32),
         ("step_line", c_uint32),
         ("step_shared", c_void_p),
+        ("watched", c_void_p),
         ("printed_nbytes", c_uint64),
         ("print_capacity", c_uint64),
         ("printed", c_void_p),

@@ -83,6 +83,8 @@ REFSIM_INLINE unsigned __reduce_and_sync(unsigned mask, unsigned x, REFSIM_LINE)
 REFSIM_INLINE unsigned __reduce_or_sync(unsigned mask, unsigned x, REFSIM_LINE) { return refsim_warp(refsim::OR, mask, x, 0, line); }
 REFSIM_INLINE unsigned __reduce_xor_sync(unsigned mask, unsigned x, REFSIM_LINE) { return refsim_warp(refsim::XOR, mask, x, 0, line); }
 
+extern "C" void refsim_watch(unsigned number, double x);
+
 REFSIM_INLINE void __nanosleep(unsigned) {}
 REFSIM_INLINE void __trap() { refsim_trap("__trap() was called"); }
 inline unsigned long long refsim_clock() { return 0; }

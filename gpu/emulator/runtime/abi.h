@@ -113,6 +113,7 @@ struct Launch {
     i32 step_block, step_write, step_read;  // stepping: which block, pipes to the reader (-1: none)
     u32 step_line;
     u8* step_shared;  // static arrays one after the other, then the dynamic one
+    double* watched;  // by watched variable and thread
     u64 printed_nbytes, print_capacity;
     u8* printed;
     Report reports[MAX_REPORTS];

@@ -62,6 +62,11 @@ EXPORT void refsim_trap(const char* text) {
     leave();
 }
 
+// A variable that somebody watches, put down just before a barrier.
+EXPORT void refsim_watch(u32 number, double x) {
+    if (launch->watched && launch->step_block == (i32)block.id) launch->watched[number * MAX_THREADS + current->id] = x;
+}
+
 struct Message {
     u32 block, nbytes;
 };
