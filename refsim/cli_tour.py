@@ -13,7 +13,7 @@ def tour(
     prompt: Annotated[str | None, typer.Option(help="What the model continues. [default: one for its weights]")] = None,
     tokens: Annotated[int, typer.Option(help="New tokens to write.")] = 40,
     block_size: Annotated[int, typer.Option(help="Tokens a block of the paged cache.")] = 8,
-    device: Annotated[str | None, typer.Option(help="Whose times to estimate. See: refsim devices.")] = None,
+    device: Annotated[str, typer.Option(help="Whose times to estimate. See: refsim devices.")] = "A100-80",
     out: Annotated[Path, typer.Option(help="Folder for the pictures and the report.")] = Path("refsim-tour"),
 ) -> None:
     """See a real language model write text through a paged KV cache, each algorithm agreeing, every byte counted.
@@ -28,11 +28,13 @@ def tour(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from refsim.cli_devices import find_device
     from refsim.tour import chapters, prepare, show, write_report
+    from refsim.tour.agreement import Disagreement
     from refsim.tour.guide import STOPS
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
+    gpu = find_device(device)
+    out.mkdir(parents=True, exist_ok=True)
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -43,9 +45,13 @@ def tour(
 
         setting = prepare(weights, prompt, tokens, block_size)
         told = []
-        for chapter in chapters(setting, tell):
-            show(console, chapter)
-            told.append(chapter)
+        try:
+            for chapter in chapters(setting, gpu, tell):
+                show(console, chapter)
+                told.append(chapter)
+        except Disagreement as fault:
+            typer.echo(f"refsim: {fault}", err=True)
+            raise typer.Exit(1) from fault
     page = write_report(out, "A tour of refsim", told)
     console.print()
     console.print(f"All algorithms agree on the text. Report and pictures: {page}", highlight=False, soft_wrap=True)

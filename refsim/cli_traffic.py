@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from refsim.cli_devices import find_device
 from refsim.cli_inputs import make_inputs
 from refsim.cli_shape import ALGORITHMS, Shape, parse_algorithm, parse_dtype, parse_mask, parse_tile
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from refsim.cost import Device
     from refsim.machine import Ledger
 
 # Above this many scores in all an execution takes long enough that the closed form, which is equal, answers instead.
@@ -47,7 +49,7 @@ def traffic(
     Example:
         refsim traffic --lengths 4096 --heads 32 --kv-heads 8 --head-dim 128
         refsim traffic --lengths 1000,37,512 --algorithm paged --algorithm split_kv
-        refsim traffic --prefill --causal --lengths 1000000 --algorithm flash --device "H100 SXM"
+        refsim traffic --prefill --causal --lengths 1000000 --algorithm flash --device H100
     """
     from rich.console import Console
 
@@ -66,13 +68,15 @@ def traffic(
         mask=parse_mask(causal, window),
     )
     names = [parse_algorithm(name) for name in algorithm or ALGORITHMS]
+    gpu = None if device is None else find_device(device)
+    sram_nbytes = DEFAULT_SRAM_NBYTES if gpu is None else gpu.sram_nbytes
     if execute is None:
         execute = heads * sum(n * T for n, T in shape.lengths) <= MOST_SCORES_EXECUTED
     if execute:
-        show(Console(), shape, executed(names, shape, seed), "executed")
+        ledgers = executed(names, shape, seed, sram_nbytes)
     else:
-        ledgers = {name: shape.closed_form(name, DEFAULT_SRAM_NBYTES) for name in names}
-        show(Console(), shape, ledgers, "in closed form")
+        ledgers = {name: shape.closed_form(name, sram_nbytes) for name in names}
+    show(Console(), shape, ledgers, "executed" if execute else "in closed form", gpu)
 
 
 def parse_lengths(given: str) -> list[int]:
@@ -87,19 +91,19 @@ def parse_lengths(given: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def executed(names: list[str], shape: Shape, seed: int) -> dict[str, Ledger]:
+def executed(names: list[str], shape: Shape, seed: int, sram_nbytes: int) -> dict[str, Ledger]:
     """The ledger of each algorithm, by running it on random inputs."""
     from refsim.machine import Machine
 
     inputs = make_inputs(shape, seed)
     ledgers = {}
     for name in names:
-        function, arguments, keywords = inputs.call(name, Machine())
+        function, arguments, keywords = inputs.call(name, Machine(sram_nbytes=sram_nbytes))
         ledgers[name] = function(*arguments, **keywords).ledger
     return ledgers
 
 
-def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str) -> None:
+def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str, device: Device | None) -> None:
     """What was asked, and the table."""
     queries, keys = (", ".join(map(str, dict.fromkeys(each))) for each in zip(*shape.lengths, strict=True))
     console.print(
@@ -107,7 +111,22 @@ def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str
         f"{shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}, {how}",
         highlight=False,
     )
-    console.print(ledger_table(ledgers))
+    table = ledger_table(ledgers)
+    if device is not None:
+        table.add_section()
+        add_times(table, ledgers, device, shape.dtype)
+    console.print(table)
+    if device is not None:
+        console.print(f"Times are a plain roofline's, on {device.title}: peaks of its datasheet, perfect overlap.")
+
+
+def add_times(table: Table, ledgers: Mapping[str, Ledger], device: Device, dtype: str) -> None:
+    """Two rows: microseconds on a device, and what they go to."""
+    from refsim.cost import estimate
+
+    estimates = [estimate(ledger, device, dtype=dtype) for ledger in ledgers.values()]
+    table.add_row(f"us on {device.name}", *(f"{1e6 * each.total_s:,.1f}" for each in estimates))
+    table.add_row("bound by", *(each.bound for each in estimates))
 
 
 def ledger_table(ledgers: Mapping[str, Ledger]) -> Table:
@@ -120,21 +139,22 @@ def ledger_table(ledgers: Mapping[str, Ledger]) -> Table:
     for name in ledgers:
         table.add_column(name, justify="right")
 
-    def row(label: str, number: Callable[[Ledger], float], digits: int = 0) -> None:
-        table.add_row(label, *(f"{number(ledger):,.{digits}f}" for ledger in ledgers.values()))
+    def row(label: str, numbers: Iterable[float], digits: int = 0) -> None:
+        table.add_row(label, *(f"{number:,.{digits}f}" for number in numbers))
 
+    each = ledgers.values()
     for tensor in tensors_of(ledgers):
-        row(tensor, lambda ledger, tensor=tensor: ledger.total(tensor=tensor))  # type: ignore[misc]
+        row(tensor, (ledger.total(tensor=tensor) for ledger in each))
     table.add_section()
-    row("read", lambda ledger: ledger.total(direction="read"))
-    row("written", lambda ledger: ledger.total(direction="write"))
-    row("in all", lambda ledger: ledger.hbm_nbytes)
+    row("read", (ledger.total(direction="read") for ledger in each))
+    row("written", (ledger.total(direction="write") for ledger in each))
+    row("in all", (ledger.hbm_nbytes for ledger in each))
     table.add_section()
-    row("matmul FLOPs", lambda ledger: ledger.matmul_flops)
-    row("FLOPs a byte", lambda ledger: ledger.matmul_flops / max(ledger.hbm_nbytes, 1), digits=1)
-    row("exponentials", lambda ledger: ledger.exponentials)
-    row("kernel launches", lambda ledger: ledger.launches)
-    row("programs", lambda ledger: ledger.programs)
+    row("matmul FLOPs", (ledger.matmul_flops for ledger in each))
+    row("FLOPs a byte", (ledger.matmul_flops / max(ledger.hbm_nbytes, 1) for ledger in each), digits=1)
+    row("exponentials", (ledger.exponentials for ledger in each))
+    row("kernel launches", (ledger.launches for ledger in each))
+    row("programs", (ledger.programs for ledger in each))
     return table
 
 

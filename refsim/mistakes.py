@@ -171,3 +171,26 @@ def overflow_table(
             )
         )
     return rows
+
+
+@dataclass(frozen=True)
+class Bandwidths:
+    """HBM bytes a second: what the text gives for both, and what each of the two A100s has."""
+
+    claimed: float
+    a100_40: float
+    a100_80: float
+
+
+def bandwidth_of_an_a100() -> Bandwidths:
+    """E5: "2 TB/s for HBM of 40 to 80 GB". Only the 80 GB card comes near; the 40 GB one has a quarter less.
+
+    Source: the attention-stack text; the devices' figures and their sources are in refsim/cost/devices.toml.
+
+    >>> a100 = bandwidth_of_an_a100()
+    >>> a100.a100_40 / 1e12, a100.a100_80 / 1e12
+    (1.555, 2.039)
+    """
+    from refsim.cost import devices
+
+    return Bandwidths(2e12, devices.get("A100-40").hbm_bytes_per_s, devices.get("A100-80").hbm_bytes_per_s)

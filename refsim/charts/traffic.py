@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from refsim.machine import Ledger
 
+DASHES = ("-", (0, (6, 3)), (0, (2, 2)), "-", (0, (6, 3)), (0, (1, 2)))
+
 
 def by_tensor(ledger: Ledger) -> dict[str, int]:
     """HBM bytes of a ledger by drawn group.
@@ -97,9 +99,10 @@ def traffic_by_length(
             raise ValueError(f"{name!r} has {len(values)} values for {len(lengths)} lengths")
         if min(*values, *lengths) <= 0:
             raise ValueError(f"{name!r}: logarithmic axes need lengths and bytes above 0")
-        # Algorithms may move nearly the same: thinner lines on top keep those beneath in sight.
-        width = 1.2 + 0.9 * (len(nbytes) - 1 - i)
-        ax.plot(lengths, values, color=SERIES[i % len(SERIES)], label=name, linewidth=width)
+        # Algorithms may move nearly the same: where one line lies on another, its gaps show the one beneath.
+        ax.plot(
+            lengths, values, color=SERIES[i % len(SERIES)], label=name, linewidth=2, linestyle=DASHES[i % len(DASHES)]
+        )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")

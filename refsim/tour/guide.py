@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from refsim.cost import Device
 from refsim.tour import agreement
+from refsim.tour.lengths import lengths
 from refsim.tour.life import life
 from refsim.tour.page import Chapter, Prose, Table
 from refsim.tour.setting import Setting
 from refsim.tour.sharing import sharing
 from refsim.tour.wrong_and_right import wrong_and_right
 
+# The prompt, one request, a shared prefix, the oracle, the growth, the mistakes; and an algorithm each.
 STOPS = 6 + len(agreement.ALGORITHMS)
 
 
-def chapters(setting: Setting, tell: Callable[[str], None] = lambda doing: None) -> Iterator[Chapter]:
+def chapters(setting: Setting, device: Device, tell: Callable[[str], None] = lambda doing: None) -> Iterator[Chapter]:
     """Each chapter as soon as it is ready. `tell` hears what is being done, before each of the `STOPS` stops."""
     tell("reading the prompt")
     yield beginning(setting)
@@ -28,6 +31,8 @@ def chapters(setting: Setting, tell: Callable[[str], None] = lambda doing: None)
         runs[name] = agreement.generate(setting, name)
     yield agreement.agreement(setting, runs)
     yield agreement.traffic(setting, runs)
+    tell("counting without running")
+    yield lengths(device)
     tell("making mistakes")
     yield wrong_and_right()
 

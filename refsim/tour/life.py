@@ -38,7 +38,8 @@ def life(setting: Setting) -> Chapter:
             note(f"prefill: {len(setting.ids)} tokens at once")
         elif manager.table(seq).size > len(rows[-1][2].split()):
             note(f"decode: token {run.length(seq)} opens a block")
-    note("decode: the last token")
+    if setting.tokens > 1:
+        note("decode: the last token")
     unused, position = manager.stats().unused_slots, run.length(seq) - 1
     logical, slot = locate(position, B)
     block = int(manager.table(seq)[logical])

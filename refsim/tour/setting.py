@@ -48,15 +48,14 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
     ids = decoder.tokenizer.encode(text)
     if not ids:
         raise ValueError("--prompt is empty; give the model a word to begin with")
-    setting = Setting(decoder, decoder.tokenizer, note, text, tuple(ids), tokens, block_size)
-    context = decoder.config.context
-    if setting.length > context:
-        room = context - len(ids) + 1
+    room = decoder.config.context - len(ids)
+    if tokens > room:
         advice = f"ask for at most {room} with --tokens" if room >= 1 else "shorten the prompt"
         raise ValueError(
-            f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {context}: {advice}"
+            f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {decoder.config.context}: "
+            f"{advice}"
         )
-    return setting
+    return Setting(decoder, decoder.tokenizer, note, text, tuple(ids), tokens, block_size)
 
 
 def choose(weights: Path | None) -> tuple[model.Decoder, str]:
@@ -64,7 +63,7 @@ def choose(weights: Path | None) -> tuple[model.Decoder, str]:
     if weights is not None:
         return model.load(weights), f"Weights from {weights}."
     try:
-        return model.load(), "Weights from the package glassllm, which the extra `models` brings."
+        return model.load(), 'Weights from the package glassllm, which the extra "models" brings.'
     except FileNotFoundError:
         return model.random_decoder(seed=0), (
             "No weights are installed, so a random decoder (seed 0) takes their place: its text is noise, its shapes, "

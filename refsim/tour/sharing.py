@@ -94,6 +94,5 @@ def _refs(cache: PagedCache) -> str:
 
 def _alone(setting: Setting, first_token: int, steps: int) -> list[int]:
     """The text that a request with this first token gets in a contiguous cache of its own, by the oracle."""
-    ids = [*setting.ids, first_token]
-    run: Session = setting.decoder.start(attention="oracle", length=len(ids) + steps)
-    return [first_token, *run.stream(run.open(), ids, steps - 1)]
+    run: Session = setting.decoder.start(attention="oracle", length=len(setting.ids) + steps)
+    return [first_token, *run.stream(run.open(), [*setting.ids, first_token], steps - 1)]

@@ -1,0 +1,146 @@
+"""`refsim devices`: what the cost model knows of each GPU, and where each figure comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from refsim.cost import Device
+
+# Field of Device, heading, size of the unit it is printed in.
+FIGURES = (
+    ("multiprocessors", "SMs", 1),
+    ("hbm_bytes_per_s", "HBM GB/s", 1e9),
+    ("l2_nbytes", "L2 MiB", 2**20),
+    ("sram_nbytes", "shared KiB/SM", 2**10),
+    ("fp16_flops_per_s", "16-bit TFLOP/s", 1e12),
+    ("fp32_flops_per_s", "fp32 TFLOP/s", 1e12),
+    ("clock_hz", "GHz", 1e9),
+)
+MORE_FIGURES = (
+    ("fp8_flops_per_s", "fp8 TFLOP/s", 1e12),
+    ("fp64_flops_per_s", "fp64 TFLOP/s", 1e12),
+    ("exps_per_clock", "exponentials a clock and SM", 1),
+    ("sram_bytes_per_clock", "shared bytes a clock and SM", 1),
+    ("launch_s", "launch, us", 1e-6),
+)
+UNCONFIRMED = "unconfirmed"
+
+
+def devices(
+    name: Annotated[str | None, typer.Argument(help="Show one device, each figure with its source.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A TOML file of your own, in place of the built-in devices.")
+    ] = None,
+) -> None:
+    """List the devices of the cost model, and where their figures come from.
+
+    \b
+    Example:
+        refsim devices
+        refsim devices A100-80
+        refsim devices --file my-gpus.toml
+    """
+    from rich.console import Console
+
+    console = Console()
+    if name is not None:
+        device = find_device(name) if file is None else find_device(f"{file}:{name}")
+        console.print(device.title, highlight=False)
+        console.print(figure_table(device))
+        return
+    known = built_in() if file is None else load_file(file)
+    console.print(device_table(known))
+    console.print(f"* {UNCONFIRMED}. One device, figure by figure: refsim devices NAME\n", highlight=False)
+    for device in known.values():
+        console.print(f"{device.name}: {device.title}. {'; '.join(sources_of(device))}", highlight=False, markup=False)
+
+
+def find_device(name: str) -> Device:
+    """A built-in device by name, or one of a file of your own, as FILE.toml or FILE.toml:NAME.
+
+    Raises ValueError when there is no such device, naming those there are.
+
+    >>> find_device("a100-80").title
+    'NVIDIA A100 80 GB SXM'
+    """
+    from refsim.cost import devices as known
+
+    path, found, of_file = name.partition(".toml")
+    if not found:
+        try:
+            return known.get(name)
+        except LookupError as error:
+            raise ValueError(error.args[0]) from None
+    mine, wanted = load_file(Path(path + found)), of_file.removeprefix(":")
+    if not wanted and len(mine) == 1:
+        return next(iter(mine.values()))
+    if wanted not in mine:
+        raise ValueError(f"{path + found} has the devices {', '.join(mine)}; write {path + found}:NAME, got {name!r}")
+    return mine[wanted]
+
+
+def built_in() -> dict[str, Device]:
+    """The built-in devices by name."""
+    from refsim.cost import devices as known
+
+    return {name: known.get(name) for name in known.names()}
+
+
+def load_file(path: Path) -> dict[str, Device]:
+    """The devices of a file by name."""
+    from refsim.cost import devices as known
+
+    return known.load(path)
+
+
+def device_table(known: Mapping[str, Device]) -> Table:
+    """A row a device; a star marks a figure that nobody has confirmed."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("device", no_wrap=True)
+    for _, heading, _ in FIGURES:
+        table.add_column(heading, justify="right")
+    for device in known.values():
+        table.add_row(device.name, *(show_figure(device, name, unit) for name, _, unit in FIGURES))
+    return table
+
+
+def figure_table(device: Device) -> Table:
+    """A row a figure of one device, with its source."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading, justify in (("figure", "left"), ("", "right"), ("source", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for name, heading, unit in (*FIGURES, *MORE_FIGURES):
+        table.add_row(heading, show_figure(device, name, unit), device.sources.get(name, ""))
+    return table
+
+
+def show_figure(device: Device, name: str, unit: float) -> str:
+    """A figure in its unit.
+
+    >>> show_figure(find_device("A100-80"), "hbm_bytes_per_s", 1e9)
+    '2,039'
+    """
+    value = getattr(device, name)
+    if value is None:
+        return "none"
+    star = "*" if device.sources.get(name, "").startswith(UNCONFIRMED) else ""
+    return f"{round(value / unit, 3):,g}{star}" if value / unit < 1000 else f"{value / unit:,.0f}{star}"
+
+
+def sources_of(device: Device) -> list[str]:
+    """The sources of a device's own figures, each once, the unconfirmed left out."""
+    own = (device.sources.get(name, "") for name, _, _ in FIGURES)
+    return [source for source in dict.fromkeys(own) if source and not source.startswith(UNCONFIRMED)] or [UNCONFIRMED]
