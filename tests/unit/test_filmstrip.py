@@ -9,6 +9,8 @@ import pytest
 from refsim import attention, notebook
 from refsim.charts.filmstrip import draw_softmax_frame, filmstrip, softmax_frames
 from refsim.charts.lookup import block_lookup
+from refsim.charts.pool_film import PoolFilm
+from refsim.kvcache import BlockManager
 
 T, D = 11, 4
 rng = np.random.default_rng(3)
@@ -132,6 +134,31 @@ def test_a_lookup_draws_the_table_and_the_path_of_one_position():
     assert ends == [(3, 1), (9, 1), (7, 2)]
     with pytest.raises(ValueError, match="logical block 3; the table has 3 entries"):
         block_lookup([3, 9, 7], 48, block_size=16, num_blocks=10)
+
+
+def test_a_pool_film_keeps_what_was_and_a_colour_a_sequence():
+    manager = BlockManager(4, 2)
+    film = PoolFilm(manager, columns=2)
+    manager.allocate("a", 3)
+    film.keep("a")
+    manager.fork("a", "b")
+    manager.append("b", 1)
+    film.keep("b writes")
+    manager.free("a")
+    film.keep("a ends")
+    assert [[block.holders for block in frame.blocks] for frame in film.frames] == [
+        [("a",), ("a",), (), ()],
+        [("a", "b"), ("a",), ("b",), ()],
+        [("b",), (), ("b",), ()],
+    ]
+    axes = filmstrip(film.frames, film.draw)
+    stripes = [[patch for patch in ax.patches if patch.get_fill()] for ax in axes]
+    colours = [[patch.get_facecolor() for patch in frame] for frame in stripes]
+    assert [len(frame) for frame in colours] == [2, 4, 2]
+    assert colours[0][0] == colours[1][0] != colours[1][1]
+    assert colours[2][0] == colours[1][1], "b keeps its colour when a is gone"
+    assert [patch.get_height() for patch in stripes[0]] == [pytest.approx(0.92), pytest.approx(0.46)]
+    assert "P0 · 2 refs" in [text.get_text() for text in axes[1].texts]
 
 
 def test_the_player_holds_every_frame_and_its_controls_are_linked():

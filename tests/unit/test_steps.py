@@ -62,6 +62,28 @@ def test_state_is_copied_and_before_is_what_the_last_step_left():
     assert first.after["i"] == 0
 
 
+@algorithm
+def running_sum(watch, numbers):
+    machine = Machine()
+    x = machine.hbm("x", np.asarray(numbers, float))
+    with machine.kernel("sum") as kernel, kernel.programs() as prog:
+        total, buffer = prog.buffer("total", (1,), "float64").full(0), prog.buffer("x", (1,), "float64")
+        for i in range(len(numbers)):
+            total += prog.load(x, np.s_[i : i + 1], into=buffer)
+            yield watch.step("add", machine, "sum", {"i": i}, total=total)
+
+
+def test_a_step_keeps_its_state_when_the_tile_moves_on():
+    steps = list(running_sum.steps([1.0, 2.0, 3.0]))
+    assert [step.after["total"].item() for step in steps] == [1, 3, 6]
+    assert [step.before["total"].item() for step in steps[1:]] == [1, 3]
+
+
+def test_a_call_makes_no_records(monkeypatch):
+    monkeypatch.setattr(Machine, "ledger", lambda self: pytest.fail("a call took stock of the machine for a step"))
+    assert running_sum([1.0, 2.0]) is None
+
+
 def test_a_record_cannot_be_changed():
     (step,) = double.steps([1.0])
     with pytest.raises(TypeError):
