@@ -52,19 +52,10 @@ def split_kv(
     >>> split_kv(x[:1], x, x, num_splits=4).ledger.total(tensor="lse_partial", direction="write")
     16
     """
-    if num_splits != int(num_splits) or num_splits < 1:
-        raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
-    if handover not in ("lse", "state"):
-        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
-    if (block_tables is None) != (seq_lens is None):
-        raise ValueError("a paged cache needs both block_tables and seq_lens; only one was given")
+    check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is None:
-        if layer is not None:
-            raise ValueError("layer selects from a paged cache; k and v are contiguous here")
         call = contiguous_call(q, k, v, tile, machine, precision, cu_seqlens_q, cu_seqlens_k, pack_gqa, variant)
     else:
-        if cu_seqlens_k is not None:
-            raise ValueError("cu_seqlens_k belongs to contiguous keys; a paged cache has seq_lens")
         call = paged_call(
             q, k, v, block_tables, seq_lens, tile, machine, precision, cu_seqlens_q, layer, pack_gqa, variant
         )
@@ -72,6 +63,22 @@ def split_kv(
     yield from _fold_splits(watch, call, parts)
     yield from _reduce(watch, call, parts)
     return call.result()
+
+
+def check_split(
+    num_splits: Any, handover: Any, block_tables: Any, seq_lens: Any, cu_seqlens_k: Any, layer: int | None
+) -> None:
+    """Refuse, with ValueError, what only a split call can get wrong."""
+    if num_splits != int(num_splits) or num_splits < 1:
+        raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
+    if handover not in ("lse", "state"):
+        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+    if (block_tables is None) != (seq_lens is None):
+        raise ValueError("a paged cache needs both block_tables and seq_lens; only one was given")
+    if block_tables is None and layer is not None:
+        raise ValueError("layer selects from a paged cache; k and v are contiguous here")
+    if block_tables is not None and cu_seqlens_k is not None:
+        raise ValueError("cu_seqlens_k belongs to contiguous keys; a paged cache has seq_lens")
 
 
 class Partials:

@@ -1,0 +1,21 @@
+// Attention over a paged cache, stage B: walk the block table in place. Twin: `paged` of refsim/attention/paged.py.
+#include "fold.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+paged(const Call call, const T* q, const T* k_cache, const T* v_cache, const int* block_tables, const int* seq_lens,
+      const int* cu_seqlens_q, const float* alibi_slopes, const float* sinks, T* out, float* lse) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    Chip chip(call, memory);
+    Rows rows;
+    if (!find_rows(call, call.tile_tokens, call.query_tiles, cu_seqlens_q, nullptr, seq_lens, rows)) return;
+    load_per_head<ALIBI_SLOPES>(call, rows, alibi_slopes, chip.slopes);
+    load_per_head<SINKS>(call, rows, sinks, chip.sinks);
+    load_q(call, rows, q, chip.q);
+    __syncthreads();
+    empty_state(call, rows, chip, sinks != nullptr);
+    Output output;
+    PagedKeys keys(call, rows, k_cache, v_cache, block_tables, chip.ids);
+    fold_keys(call, rows, key_span(rows), keys, alibi_slopes != nullptr, chip, output);
+    output.gather(rows, chip);
+    store(call, rows, chip, out, lse);
+}

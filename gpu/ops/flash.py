@@ -1,0 +1,85 @@
+"""`gpu.ops.flash`: FlashAttention as a CUDA kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu.ops.arrays import to_host
+from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.call import call_struct, grid, most_tiles
+from gpu.ops.launch import Prepared
+from gpu.ops.tiles import default_tile
+from gpu.runtime import Runtime
+from refsim.attention import Result
+from refsim.attention.inputs import contiguous_plan
+from refsim.machine import Machine
+from refsim.numerics import Precision
+
+
+def flash(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    tile: tuple[int, int] | None = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    pack_gqa: bool = False,
+    runtime: str | Runtime = "auto",
+    **variant: Any,
+) -> Result:
+    """`refsim.attention.flash` on a GPU, or on the emulator. q (n, H, D), k (T, G, D), v (T, G, Dv) -> Result.
+
+    Arguments, answer and errors are the reference's; arrays may be NumPy's, CuPy's or PyTorch's, and the answer is of
+    the same kind. The ledger holds the bytes that the emulator counted; on a GPU, launches and programs only.
+    machine: its on-chip limit is kept. runtime: "auto", "cupy" or "emulator", or a Runtime of your own making.
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).standard_normal((20, 1, 32), dtype=np.float32)
+    >>> flash(x, x, x, causal=True, runtime="emulator").ledger.total(tensor="q", direction="read")
+    2560
+    """
+    return prepare_flash(
+        q,
+        k,
+        v,
+        tile=tile,
+        machine=machine,
+        precision=precision,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        pack_gqa=pack_gqa,
+        runtime=runtime,
+        **variant,
+    ).result()
+
+
+def prepare_flash(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    tile: Any = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    pack_gqa: bool = False,
+    runtime: str | Runtime = "auto",
+    counted: bool = False,
+    **variant: Any,
+) -> Prepared:
+    """Everything `flash` does before its launch."""
+    where, given = choose(runtime, q, k, v), q
+    q, k, v = inputs(where, q=q, k=k, v=v)
+    starts_q, starts_k = to_host(cu_seqlens_q), to_host(cu_seqlens_k)
+    sizes = default_tile(q.shape[-1] if q.ndim else 1, v.shape[-1] if v.ndim else 1, q.dtype.itemsize)
+    plan, ints = contiguous_plan(q, k, v, tile or sizes, None, precision, starts_q, starts_k, pack_gqa, variant)
+    tensors = Tensors.of(where, plan, given, q, k, v, ints)
+    call = call_struct(plan, q, k, v)
+    args = tensors.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse")
+    programs = grid(plan, most_tiles(plan, plan.tile_tokens))
+    launch = tensors.launch("flash.cu", "flash", programs, call, args, limit=sram_limit(machine), counted=counted)
+    return Prepared([launch], tensors.answer, where)

@@ -1,0 +1,231 @@
+"""`gpu.ops.paged` and `gpu.ops.paged_gather`: attention over a paged cache as CUDA kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpu.ops.arrays import to_host
+from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.call import call_struct, grid, most_tiles
+from gpu.ops.launch import Launch, Prepared
+from gpu.ops.tiles import default_tile
+from gpu.runtime import Runtime
+from refsim.attention import Plan, Result
+from refsim.attention.inputs import one_layer, paged_plan
+from refsim.machine import Machine
+from refsim.numerics import Precision
+
+
+def paged(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    *,
+    cu_seqlens_q: Any = None,
+    layer: int | None = None,
+    tile: tuple[int, int] | None = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    pack_gqa: bool = True,
+    runtime: str | Runtime = "auto",
+    **variant: Any,
+) -> Result:
+    """`refsim.attention.paged` (stage B) on a GPU, or on the emulator; arguments, answer and errors are the same.
+
+    Caches may be views with strides of their own (interleaved K and V, heads before slots), contiguous along the last
+    axis. runtime, machine and the ledger: as in `gpu.ops.flash`.
+
+    >>> import numpy as np
+    >>> cache = np.ones((4, 16, 1, 32), np.float32)
+    >>> result = paged(np.ones((1, 1, 32), np.float32), cache, cache, [[3, 1]], [17], runtime="emulator")
+    >>> result.ledger.total(tensor="block_tables")
+    8
+    """
+    return prepare_paged(
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        seq_lens,
+        cu_seqlens_q=cu_seqlens_q,
+        layer=layer,
+        tile=tile,
+        machine=machine,
+        precision=precision,
+        pack_gqa=pack_gqa,
+        runtime=runtime,
+        **variant,
+    ).result()
+
+
+def paged_gather(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    *,
+    cu_seqlens_q: Any = None,
+    layer: int | None = None,
+    tile: tuple[int, int] | None = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    pack_gqa: bool = True,
+    runtime: str | Runtime = "auto",
+    **variant: Any,
+) -> Result:
+    """`refsim.attention.paged_gather` (stage A): copy the blocks together, then `flash` over the copy."""
+    return prepare_paged_gather(
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        seq_lens,
+        cu_seqlens_q=cu_seqlens_q,
+        layer=layer,
+        tile=tile,
+        machine=machine,
+        precision=precision,
+        pack_gqa=pack_gqa,
+        runtime=runtime,
+        **variant,
+    ).result()
+
+
+def paged_tensors(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    cu_seqlens_q: Any,
+    layer: int | None,
+    tile: Any,
+    precision: Precision | None,
+    pack_gqa: bool,
+    runtime: str | Runtime,
+    variant: dict[str, Any],
+) -> Tensors:
+    """Check a call over a paged cache and put its tensors where kernels reach them."""
+    where, given = choose(runtime, q, k_cache, v_cache), q
+    q, k_cache, v_cache = inputs(where, q=q, k_cache=k_cache, v_cache=v_cache)
+    k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
+    sizes = default_tile(k_cache.shape[-1], v_cache.shape[-1], q.dtype.itemsize)
+    plan, ints = paged_plan(
+        q,
+        k_cache,
+        v_cache,
+        to_host(block_tables),
+        to_host(seq_lens),
+        tile or sizes,
+        None,
+        precision,
+        to_host(cu_seqlens_q),
+        pack_gqa,
+        variant,
+    )
+    if plan.block_size is not None and plan.block_size > 2**20:
+        raise ValueError(f"the kernels find a key's block in blocks of at most 1048576 tokens, got {plan.block_size}")
+    return Tensors.of(where, plan, given, q, k_cache, v_cache, ints)
+
+
+def max_blocks(tensors: Tensors) -> int:
+    """Columns of the block table."""
+    return int(tensors.ints["block_tables"].shape[1])
+
+
+def prepare_paged(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    *,
+    cu_seqlens_q: Any = None,
+    layer: int | None = None,
+    tile: Any = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    pack_gqa: bool = True,
+    runtime: str | Runtime = "auto",
+    counted: bool = False,
+    **variant: Any,
+) -> Prepared:
+    """Everything `paged` does before its launch."""
+    tensors = paged_tensors(
+        q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, runtime, variant
+    )
+    plan = tensors.plan
+    call = call_struct(plan, tensors.q, tensors.k, tensors.v, max_blocks=max_blocks(tensors))
+    args = tensors.named(
+        *("q", "k_cache", "v_cache", "block_tables", "seq_lens", "cu_seqlens_q", "alibi_slopes", "sinks", "out", "lse")
+    )
+    programs = grid(plan, most_tiles(plan, plan.tile_tokens))
+    launch = tensors.launch("paged.cu", "paged", programs, call, args, limit=sram_limit(machine), counted=counted)
+    return Prepared([launch], tensors.answer, tensors.runtime)
+
+
+def prepare_paged_gather(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    *,
+    cu_seqlens_q: Any = None,
+    layer: int | None = None,
+    tile: Any = None,
+    machine: Machine | None = None,
+    precision: Precision | None = None,
+    pack_gqa: bool = True,
+    runtime: str | Runtime = "auto",
+    counted: bool = False,
+    **variant: Any,
+) -> Prepared:
+    """Everything `paged_gather` does before its launches, the room for the copy included."""
+    paged = paged_tensors(
+        q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, runtime, variant
+    )
+    plan, where = paged.plan, paged.runtime
+    starts = np.cumsum([0, *(seq.T for seq in plan.sequences)], dtype=np.int32)
+    k = where.empty((int(starts[-1]), plan.G, plan.D), plan.precision.storage)
+    v = where.empty((int(starts[-1]), plan.G, plan.Dv), plan.precision.storage)
+    # The second kernel's plan: the same rows and tile, over contiguous keys.
+    flat = replace(plan, block_size=None)
+    copied = replace(paged, plan=flat, k=k, v=v, ints=paged.ints | {"cu_seqlens_k": where.asarray(starts)})
+    flash = copied.launch(
+        "flash.cu",
+        "flash",
+        grid(flat, most_tiles(flat, flat.tile_tokens)),
+        call_struct(flat, paged.q, k, v),
+        copied.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse"),
+        limit=sram_limit(machine),
+        counted=counted,
+    )
+    return Prepared([_gather(paged, copied, counted=counted), flash], copied.answer, where)
+
+
+def _gather(paged: Tensors, copied: Tensors, *, counted: bool) -> Launch:
+    plan = paged.plan
+    parts = max((_parts(plan, i) for i in range(len(plan.sequences))), default=0)
+    call = call_struct(plan, paged.q, paged.k, paged.v, max_blocks=max_blocks(paged))
+    call["query_tiles"] = parts
+    args = paged.named("k_cache", "v_cache", "block_tables", "seq_lens", "cu_seqlens_q")
+    args |= copied.named("cu_seqlens_k", "k", "v")
+    return paged.launch(
+        "gather.cu", "gather", (len(plan.sequences) * parts, plan.G, 1), call, args, shared=0, counted=counted
+    )
+
+
+def _parts(plan: Plan, sequence: int) -> int:
+    """Blocks, or even parts of a block, that a sequence's queries see any key of."""
+    seq = plan.sequences[sequence]
+    if seq.n == 0:
+        return 0
+    first, stop = plan.key_span(seq, range(seq.n))
+    return -(-(stop - first // plan.unit * plan.unit) // plan.unit) if first < stop else 0

@@ -1,0 +1,60 @@
+"""Tiles of the kernels: which are chosen, what they are compiled for, and what shared memory they take."""
+
+from __future__ import annotations
+
+from refsim.attention import Plan
+from refsim.machine import SramOverflow
+
+THREADS = 128  # keys.cuh
+MOST_ROWS, MOST_KEYS = 128, 128
+DEVICE_SHARED_NBYTES = 232_448  # what a block of a current GPU can have: 227 KiB
+TILE_NBYTES = 32 * 1024  # a tile of K and V together: several such blocks share a multiprocessor
+
+
+def default_tile(D: int, Dv: int, itemsize: int) -> tuple[int, int]:
+    """(Br, Bc): rows for which a thread's part of the output fits its registers, and about 32 KiB of keys and values.
+
+    >>> default_tile(128, 128, 2), default_tile(128, 128, 4)
+    ((64, 64), (64, 32))
+    """
+    keys = max(16, min(MOST_KEYS, TILE_NBYTES // ((D + max(Dv, 1)) * itemsize)))
+    return 64 if Dv <= 128 else 32, 1 << (keys.bit_length() - 1)
+
+
+def compiled_rows(plan: Plan) -> int:
+    """The rows a kernel is compiled for: the next power of two, from 4.
+
+    Raises ValueError for a tile that no kernel here has registers for.
+    """
+    if plan.Br > MOST_ROWS or plan.Bc > MOST_KEYS:
+        raise ValueError(
+            f"the kernels hold tiles of at most {MOST_ROWS} rows and {MOST_KEYS} keys, this call's is "
+            f"({plan.Br}, {plan.Bc}); give a smaller tile" + (", or pack_gqa=False" if plan.packed else "")
+        )
+    return max(4, 1 << (plan.Br - 1).bit_length())
+
+
+def fold_shared_nbytes(plan: Plan) -> int:
+    """Dynamic shared memory of the tiled kernels, as `Chip` in fold.cuh carves it."""
+    itemsize = plan.precision.storage.itemsize
+    rows, D, Dv = compiled_rows(plan), padded(plan.D, itemsize), padded(plan.Dv, itemsize)
+    tiles = max(plan.Bc * (D + Dv) * itemsize, rows * Dv * 4)
+    scores = rows * (-(-plan.Bc // 4) * 4 + 4) * 4
+    return rows * D * itemsize + tiles + scores + 5 * rows * 4 + 2 * THREADS * 4
+
+
+def padded(size: int, itemsize: int) -> int:
+    """A row's elements, up to whole chunks of 16 bytes."""
+    chunk = 16 // itemsize
+    return -(-size // chunk) * chunk
+
+
+def check_shared(kernel: str, need: int, plan: Plan, limit: int | None) -> int:
+    """`need`, where a block can have it. Raises SramOverflow with need and limit otherwise."""
+    most = DEVICE_SHARED_NBYTES if limit is None else min(limit, DEVICE_SHARED_NBYTES)
+    if need > most:
+        raise SramOverflow(
+            f"kernel {kernel!r} needs {need:,} B of shared memory for its tile ({plan.Br}, {plan.Bc}) with head sizes "
+            f"{plan.D} and {plan.Dv}, and a block has {most:,} B. Use a smaller tile or a device with more"
+        )
+    return need
