@@ -34,16 +34,18 @@ def tour(
     from refsim.tour.guide import STOPS
 
     gpu = find_device(device)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
     out.mkdir(parents=True, exist_ok=True)
+    setting = prepare(weights, prompt, tokens, block_size)
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("loading the model", total=STOPS)
+        task = progress.add_task("", total=STOPS)
 
         def tell(doing: str) -> None:
             progress.update(task, advance=1, description=doing)
 
-        setting = prepare(weights, prompt, tokens, block_size)
         told = []
         try:
             for chapter in chapters(setting, gpu, tell):

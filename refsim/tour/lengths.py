@@ -81,7 +81,7 @@ def lengths(device: Device) -> Chapter:
                 "tokens of the prompt",
                 lambda T: prefill(T, device),
                 lambda T: each_once(T, T),
-                "Prefill of a whole prompt, causal: S and P of standard attention are the square of the length, and the "
+                "Prefill of a whole prompt, causal: S and P of standard attention are the square of the length; the "
                 "step is where a row of S no longer fits on chip and is read twice. Flash reads K and V once a query "
                 "tile, which is that square over the tile's rows.",
             ),

@@ -10,6 +10,8 @@ from refsim.model import PagedCache
 from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
 from refsim.tour.setting import Setting
 
+MOST_ROWS = 12
+
 
 def new_cache(setting: Setting, num_blocks: int) -> PagedCache:
     """A cache whose free blocks are shuffled, as they are in a server that has been running for a while."""
@@ -24,7 +26,7 @@ def life(setting: Setting) -> Chapter:
     cache = new_cache(setting, num_blocks)
     run = setting.decoder.start(attention="paged", cache=cache, length=setting.length)
     manager = cache.manager
-    rows: list[tuple[str, int, str, int]] = []
+    rows: list[tuple[str, int | str, str, int | str]] = []
 
     def note(what: str) -> None:
         rows.append((what, run.length(seq), show_table(manager.table(seq)), manager.available))
@@ -36,7 +38,7 @@ def life(setting: Setting) -> Chapter:
         new.append(token)
         if len(new) == 1:
             note(f"prefill: {len(setting.ids)} tokens at once")
-        elif manager.table(seq).size > len(rows[-1][2].split()):
+        elif run.length(seq) % B == 1 or B == 1:
             note(f"decode: token {run.length(seq)} opens a block")
     if setting.tokens > 1:
         note("decode: the last token")
@@ -52,6 +54,8 @@ def life(setting: Setting) -> Chapter:
     )
     run.close(seq)
     rows.append(("finished: all blocks go back", 0, "", manager.available))
+    if len(rows) > MOST_ROWS:
+        rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [("…", "", "", "")]
     manager.check_invariants()
     return Chapter(
         "The life of a request",
@@ -73,10 +77,17 @@ def life(setting: Setting) -> Chapter:
     )
 
 
-def show_table(table: np.ndarray) -> str:
-    """A block table in words.
+def show_table(table: np.ndarray, most: int = 8) -> str:
+    """A block table in words; a long one by its beginning and its end.
 
-    >>> show_table(np.array([5, 2], np.int32))
-    'P5 P2'
+    >>> show_table(np.array([5, 2], np.int32)), show_table(np.arange(20), most=4)
+    ('P5 P2', 'P0 P1 … P18 P19')
     """
-    return " ".join(f"P{block}" for block in table)
+    return shorten([f"P{block}" for block in table], most, "…")
+
+
+def shorten(words: list[str], most: int, gap: str) -> str:
+    """Words in one line; of more than `most`, the first and the last."""
+    if len(words) > most:
+        words = [*words[: most // 2], gap, *words[-(most // 2) :]]
+    return " ".join(words)

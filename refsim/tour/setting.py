@@ -48,12 +48,12 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
     ids = decoder.tokenizer.encode(text)
     if not ids:
         raise ValueError("--prompt is empty; give the model a word to begin with")
-    room = decoder.config.context - len(ids)
+    context = decoder.config.context
+    room = context - len(ids)
     if tokens > room:
         advice = f"ask for at most {room} with --tokens" if room >= 1 else "shorten the prompt"
         raise ValueError(
-            f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {decoder.config.context}: "
-            f"{advice}"
+            f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {context}: {advice}"
         )
     return Setting(decoder, decoder.tokenizer, note, text, tuple(ids), tokens, block_size)
 

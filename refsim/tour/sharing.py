@@ -7,7 +7,7 @@ import numpy as np
 from refsim import charts
 from refsim.kvcache import blocks_for
 from refsim.model import PagedCache, Session
-from refsim.tour.life import new_cache, show_table
+from refsim.tour.life import new_cache, shorten, show_table
 from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
 from refsim.tour.setting import Setting
 
@@ -89,7 +89,8 @@ def _tables(cache: PagedCache, names: dict[int, str]) -> tuple[str, str]:
 
 def _refs(cache: PagedCache) -> str:
     refs = cache.manager.pool.refs
-    return " ".join(f"P{block}:{refs[block]}" for block in np.flatnonzero(refs)) or "none"
+    held = [f"P{block}:{refs[block]}" for block in np.flatnonzero(refs)]
+    return shorten(held, 8, "…") or "none"
 
 
 def _alone(setting: Setting, first_token: int, steps: int) -> list[int]:
