@@ -119,7 +119,7 @@ def caches(where: Runtime, k_cache: Any, v_cache: Any) -> tuple[Any, Any]:
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if isinstance(cache, np.ndarray) and not cache.flags.writeable:
             raise ValueError(f"{name} is read-only and would be written")
-    return tuple(inputs(where, k_cache=k_cache, v_cache=v_cache))  # type: ignore[return-value]
+    return tuple(inputs(where, k_cache=k_cache, v_cache=v_cache))
 
 
 def check_one_type(**arrays: Any) -> None:

@@ -78,7 +78,7 @@ def prepare_flash(
     sizes = default_tile(q.shape[-1] if q.ndim else 1, v.shape[-1] if v.ndim else 1, q.dtype.itemsize)
     plan, ints = contiguous_plan(q, k, v, tile or sizes, None, precision, starts_q, starts_k, pack_gqa, variant)
     tensors = Tensors.of(where, plan, given, q, k, v, ints)
-    call = call_struct(plan, q, k, v)
+    call = call_struct(plan, tensors.q, tensors.k, tensors.v)
     args = tensors.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse")
     programs = grid(plan, most_tiles(plan, plan.tile_tokens))
     launch = tensors.launch("flash.cu", "flash", programs, call, args, limit=sram_limit(machine), counted=counted)

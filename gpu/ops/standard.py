@@ -77,7 +77,7 @@ def prepare_standard(
         q, k, v, tile or sizes, None, precision, to_host(cu_seqlens_q), to_host(cu_seqlens_k), False, variant
     )
     tensors = Tensors.of(where, plan, given, q, k, v, ints)
-    call = call_struct(plan, q, k, v)
+    call = call_struct(plan, tensors.q, tensors.k, tensors.v)
     longest_n = max((seq.n for seq in plan.sequences), default=0)
     longest_T = max((seq.T for seq in plan.sequences), default=0)
     stride = np.int64(plan.H * longest_n * longest_T)
