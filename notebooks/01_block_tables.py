@@ -114,6 +114,7 @@ for nothing.""")
 # %%
 manager = BlockManager(8, 4, free_order=[0, 3, 5, 1, 2, 4, 6, 7], record=True)
 kv = PagedKV(manager, layers=1, num_kv_heads=2, head_dim=4)
+assert (manager.pool.usable, manager.block_size) == (8, 4)
 rng = np.random.default_rng(0)
 written = {}  # what each sequence should read back
 film = PoolFilm(manager)
