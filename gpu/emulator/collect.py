@@ -146,13 +146,15 @@ def _heat(running: Running) -> dict[str, np.ndarray]:
 
 
 def _accesses(running: Running, namer: Namer) -> list[WarpAccess]:
-    low = min((running.control.shared[i].base for i in range(running.control.nshared)), default=0)
+    arrays = [running.control.shared[i].base for i in range(running.control.nshared)]
     out = []
     for worker in running.worker:
         for i in range(worker.nsamples):
             s = worker.samples[i]
             lanes = tuple(lane for lane in range(32) if s.mask >> lane & 1)
-            base = namer.by_slot[s.region].address if s.region in namer.by_slot else low
+            base = max((b for b in arrays if b <= s.address[lanes[0]]), default=0)
+            if s.region in namer.by_slot:
+                base = namer.by_slot[s.region].address
             offsets = tuple(s.address[lane] - base for lane in lanes)
             name, direction = namer.region(s.region), native.DIRECTIONS[s.direction]
             out.append(WarpAccess(namer.line(s.pc), name, direction, s.size, s.block, s.warp, lanes, offsets))

@@ -178,7 +178,7 @@ class DeviceMemory:
         slot.flags = native.SLOT_CONST if tensor.constant else 0
         if races and not tensor.constant:
             slot.flags |= native.SLOT_RACE
-            slot.cells = self.map(32 * granules)
+            slot.cells = self.map(native.GLOBAL_CELL_NBYTES * granules)
         if heat:
             slot.flags |= native.SLOT_HEAT
             slot.heat = self.map(4 * granules)

@@ -80,7 +80,7 @@ class WarpAccess:
     block: int
     warp: int
     lanes: tuple[int, ...]
-    offsets: tuple[int, ...]  # bytes from the start of the tensor, or of shared memory
+    offsets: tuple[int, ...]  # bytes from the start of the tensor, or of the array in shared memory
 
 
 @dataclass(frozen=True)

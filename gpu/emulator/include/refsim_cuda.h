@@ -10,6 +10,7 @@
 #include <new>
 #include <type_traits>
 #include <utility>
+#include "assert.h"
 #include "refsim_vectors.h"
 
 #define __CUDACC__ 1

@@ -4,16 +4,25 @@
 
 constexpr u32 ATOMIC_BIT = 1u << 31;
 
+// The last reads of a word by two different threads, as far as no barrier has come since.
+struct Readers {
+    u32 time[2], pc[2];
+};
+
 struct GlobalCell {  // by granule of a tensor; blocks are counted from 1, 0 is nobody
     u32 write_block, write_time, write_pc;
     u32 threads;  // writer, first reader, second reader: 10 bits each; bit 30: there is a second reader
-    u32 read_block, read_time, read_pc, other_read_block;
+    u32 read_block, other_read_block;
+    Readers reads;
 };
 
 struct SharedCell {  // by word of 4 bytes
-    u32 write_time, write_pc, read_time, read_pc, threads;
+    u32 write_time, write_pc, threads;
     u8 write_bytes, read_bytes, init_bytes, unused;
+    Readers reads;
 };
+
+static_assert(sizeof(GlobalCell) == 40, "as in native.py");
 
 static SharedCell* shared_cells;
 constexpr u32 SECOND = 1u << 30;
@@ -29,6 +38,30 @@ static inline bool ordered(u32 other, u32 time) {
     return warp->pair && time < warp->pair[current->lane][other % 32];
 }
 
+static inline void note_read(Readers* r, u32* threads, bool fresh, u32 me, u32 pc) {
+    u32 slot = 0;
+    if (fresh) {
+        *threads &= ~SECOND;
+    } else {
+        u32 first = field(*threads, 1), second = field(*threads, 2);
+        if (first != me && !ordered(first, r->time[0])) {
+            if (*threads & SECOND && second != me && !ordered(second, r->time[1])) return;
+            slot = 1;
+            *threads |= SECOND;
+        }
+    }
+    *threads = with_field(*threads, 1 + slot, me);
+    r->time[slot] = now;
+    r->pc[slot] = pc;
+}
+
+// Which of the readers may still be reading: 0 or 1, or -1.
+static inline i32 unordered_reader(const Readers* r, u32 threads, u32 me) {
+    if (field(threads, 1) != me && !ordered(field(threads, 1), r->time[0])) return 0;
+    if (threads & SECOND && field(threads, 2) != me && !ordered(field(threads, 2), r->time[1])) return 1;
+    return -1;
+}
+
 static __attribute__((noinline)) void race(u64 a, u32 size, u32 direction, u64 pc, i32 region, u32 other_block,
                                            u32 other_thread, u32 other_pc, u32 other_direction) {
     Report* r = new_report(RACE, pc);
@@ -39,7 +72,7 @@ static __attribute__((noinline)) void race(u64 a, u32 size, u32 direction, u64 p
     r->direction = direction;
     r->other_block = other_block;
     r->other_thread = other_thread;
-    r->other_pc = launch->module_low + (other_pc & ~ATOMIC_BIT);
+    r->other_pc = other_pc ? launch->module_low + (other_pc & ~ATOMIC_BIT) : 0;
     r->other_direction = other_pc & ATOMIC_BIT ? (u32)ATOMIC : other_direction;
     settle(RACE);
 }
@@ -60,33 +93,23 @@ static inline void check_shared(u64 a, u32 size, u32 direction, u64 pc) {
     for (; word <= end; word++) {
         SharedCell* c = &shared_cells[word];
         if (c->write_time < block.start) c->write_bytes = c->init_bytes = 0;
-        if (c->read_time < block.start) c->read_bytes = 0;
+        if (c->read_bytes && c->reads.time[0] < block.barrier) c->read_bytes = 0;
         if (direction != WRITE && UNLIKELY((c->init_bytes & bytes) != bytes)) uninitialised(a, size, pc, REGION_SHARED);
-        u32 writer = field(c->threads, 0), reader = field(c->threads, 1);
+        u32 writer = field(c->threads, 0);
         if (c->write_bytes & bytes && writer != me && !(direction == ATOMIC && c->write_pc & ATOMIC_BIT) &&
             !ordered(writer, c->write_time))
             race(a, size, direction, pc, REGION_SHARED, block.id, writer, c->write_pc, WRITE);
         if (direction == READ) {
-            if (c->read_bytes && c->read_time >= block.barrier && reader != me) {
-                c->threads = with_field(c->threads, 2, me) | SECOND;
-                c->read_bytes |= bytes;
-            } else if (!c->read_bytes || c->read_time < block.barrier) {
-                c->threads = with_field(c->threads, 1, me) & ~SECOND;
-                c->read_bytes = bytes;
-            } else {
-                c->read_bytes |= bytes;
-            }
-            c->read_time = now;
-            c->read_pc = here;
+            note_read(&c->reads, &c->threads, !c->read_bytes, me, here);
+            c->read_bytes |= bytes;
             continue;
         }
         if (c->read_bytes & bytes) {
-            bool second = reader == me && c->threads & SECOND;
-            if (second) reader = field(c->threads, 2);
-            if (reader != me && !ordered(reader, c->read_time))
-                race(a, size, direction, pc, REGION_SHARED, block.id, reader, c->read_pc, READ);
+            i32 i = unordered_reader(&c->reads, c->threads, me);
+            if (i >= 0)
+                race(a, size, direction, pc, REGION_SHARED, block.id, field(c->threads, 1 + i), c->reads.pc[i], READ);
         }
-        if (writer != me || !c->write_bytes || c->write_time < block.barrier) c->write_bytes = 0;
+        if (writer != me || c->write_time < block.barrier) c->write_bytes = 0;
         c->write_bytes |= bytes;
         c->init_bytes |= bytes;
         c->write_time = now;
@@ -105,37 +128,25 @@ static bool published(u32 other_block, u32 time) {
 static void check_cell(GlobalCell* c, u64 a, u32 size, u32 direction, u64 pc, i32 region) {
     u32 me = current->id, my_block = block.id + 1;
     u32 here = (u32)(pc - launch->module_low) | (direction == ATOMIC ? ATOMIC_BIT : 0);
-    u32 writer = field(c->threads, 0), reader = field(c->threads, 1);
+    u32 writer = field(c->threads, 0);
     bool atomics = direction == ATOMIC && c->write_pc & ATOMIC_BIT;
     if (c->write_block && !atomics) {
         bool mine = c->write_block == my_block;
         if (mine ? writer != me && !ordered(writer, c->write_time) : !published(c->write_block - 1, c->write_time))
             race(a, size, direction, pc, region, c->write_block - 1, writer, c->write_pc, WRITE);
     }
+    bool same = c->read_block == my_block, fresh = !same || c->reads.time[0] < block.barrier;
     if (direction == READ) {
-        bool fresh = c->read_block != my_block || c->read_time < block.barrier;
-        if (fresh) {
-            if (c->read_block && c->read_block != my_block) c->other_read_block = c->read_block;
-            c->threads = with_field(c->threads, 1, me) & ~SECOND;
-        } else if (reader != me) {
-            c->threads = with_field(c->threads, 2, me) | SECOND;
-        }
+        if (c->read_block && !same) c->other_read_block = c->read_block;
+        note_read(&c->reads, &c->threads, fresh, me, here);
         c->read_block = my_block;
-        c->read_time = now;
-        c->read_pc = here;
         return;
     }
-    if (c->read_block) {
-        u32 other = c->read_block == my_block ? c->other_read_block : c->read_block;
-        if (other) {
-            if (!published(other - 1, c->read_time))
-                race(a, size, direction, pc, region, other - 1, c->read_block == my_block ? ~0u : reader, c->read_pc, READ);
-        } else {
-            if (reader == me && c->threads & SECOND) reader = field(c->threads, 2);
-            if (reader != me && !ordered(reader, c->read_time))
-                race(a, size, direction, pc, region, block.id, reader, c->read_pc, READ);
-        }
-    }
+    u32 other = same ? c->other_read_block : c->read_block;
+    if (other && !published(other - 1, c->reads.time[0]))
+        race(a, size, direction, pc, region, other - 1, same ? ~0u : field(c->threads, 1), same ? 0 : c->reads.pc[0], READ);
+    i32 i = fresh ? -1 : unordered_reader(&c->reads, c->threads, me);
+    if (i >= 0) race(a, size, direction, pc, region, block.id, field(c->threads, 1 + i), c->reads.pc[i], READ);
     c->write_block = my_block;
     c->write_time = now;
     c->write_pc = here;
