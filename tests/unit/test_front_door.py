@@ -1,8 +1,11 @@
 """`import refsim` costs nothing and gives everything."""
 
+import doctest
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +52,24 @@ def test_names_are_the_things_themselves() -> None:
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'atention'; it has .*attention"):
         refsim.atention  # noqa: B018
+
+
+def test_the_readme_example_runs() -> None:
+    """The README's example, numbers and all."""
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    failed, attempted = doctest.testfile(str(readme), module_relative=False)
+    assert attempted > 8
+    assert failed == 0
+
+
+def test_the_readme_shows_what_is_there() -> None:
+    """Links and pictures point to files, and the table's folders exist."""
+    root = Path(__file__).resolve().parents[2]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", readme)
+    folders = [
+        path for row in re.findall(r"^\| (`.*?) \|", readme, re.MULTILINE) for path in re.findall(r"`(.*?)`", row)
+    ]
+    assert len(targets) >= 5
+    assert len(folders) >= 10
+    assert [path for path in targets + folders if not (root / path).exists()] == []

@@ -82,6 +82,11 @@ class TestSharing:
         assert sorted(word.split(":")[1] for word in refs[2].split()) == ["1", "2"]
         assert any("nothing needs to be copied" in item.text for item in chapter.items if isinstance(item, Prose))
 
+    def test_it_notices_a_text_that_sharing_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("refsim.tour.sharing._alone", lambda *_: [0] * 8)
+        with pytest.raises(RuntimeError, match="sharing changed a text"):
+            sharing(setting_of("hello", tokens=8, block_size=4))
+
     def test_it_notices_when_one_request_writes_into_the_others_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A manager that copies nothing: the guard of the cache is taken away too, as a careless kernel would."""
         monkeypatch.setattr(BlockManager, "_copy_on_write", lambda *_: None)
