@@ -15,10 +15,10 @@ spec = importlib.util.spec_from_file_location("build_notebooks", NOTEBOOKS / "bu
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
 
-every_notebook = pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
+# Jupyter's libraries warn of their own future on newer Pythons; what a notebook's code does is not concerned.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-# Jupyter's own event loop and file handling warn on their way; what a notebook's own code does is not concerned.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+every_notebook = pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
 
 
 @every_notebook
