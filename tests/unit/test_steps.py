@@ -123,9 +123,13 @@ rng = np.random.default_rng(0)
 Q, K, V = (rng.standard_normal(shape, dtype=np.float32) for shape in ((5, 4, 8), (37, 2, 8), (37, 2, 6)))
 POOL_K, POOL_V = (x.reshape(-1, 1, 2, x.shape[-1]) for x in (K, V))
 PAGED = (Q[:1], POOL_K, POOL_V, [np.arange(37).tolist()], [37])
+RAGGED = {"cu_seqlens_q": [0, 1, 5], "cu_seqlens_k": [0, 30, 37]}
 RUNS = {
     "standard": (attention.standard, (Q, K, V), {"tile": (2, 16)}),
     "flash": (attention.flash, (Q, K, V), {"tile": (2, 16)}),
+    "standard, ragged": (attention.standard, (Q, K, V), {"tile": (2, 16), **RAGGED}),
+    "flash, ragged": (attention.flash, (Q, K, V), {"tile": (2, 16), **RAGGED}),
+    "split_kv, ragged": (attention.split_kv, (Q, K, V), {"num_splits": 3, **RAGGED}),
     "paged_gather": (attention.paged_gather, PAGED, {"tile": (4, 16)}),
     "paged": (attention.paged, PAGED, {"tile": (4, 16)}),
     "split_kv": (attention.split_kv, PAGED, {"num_splits": 3}),
