@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from refsim.kvcache.errors import OutOfBlocks
 from refsim.kvcache.events import Event
 from refsim.kvcache.pool import BlockPool
 from refsim.kvcache.prefix import PrefixCache
 from refsim.kvcache.tables import BlockTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from jaxtyping import Int32
-
-_NONE = np.empty(0, np.int32)
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -52,12 +45,10 @@ class PoolBooks(BlockTables):
         if prefix_cache and tables > 1:
             raise ValueError(f"prefix_cache needs one table for all layers (tables=1), not {tables}")
         self.pool = BlockPool(num_blocks, free_order=free_order, reserved=reserved)
-        self.prefix: PrefixCache | None = None
-        if prefix_cache:
-            self.prefix = PrefixCache(self.pool, block_size)
+        self.prefix = PrefixCache(self.pool) if prefix_cache else None
         self.events: list[Event] | None = [] if record else None
-        self._copied: list[Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None]] = []
-        self._freed: list[Callable[[Int32[np.ndarray, "n"]], None]] = []
+        self._copied: list[Callable[[list[int], list[int]], None]] = []
+        self._freed: list[Callable[[list[int]], None]] = []
 
     @property
     def available(self) -> int:
@@ -79,42 +70,30 @@ class PoolBooks(BlockTables):
             unused_slots=slots - tokens,
         )
 
-    def subscribe(
-        self,
-        *,
-        copied: Callable[[Int32[np.ndarray, "n"], Int32[np.ndarray, "n"]], None],
-        freed: Callable[[Int32[np.ndarray, "n"]], None],
-    ) -> None:
+    def subscribe(self, *, copied: Callable[[list[int], list[int]], None], freed: Callable[[list[int]], None]) -> None:
         """Call `copied(sources, targets)` when blocks must be copied before a write, `freed(ids)` when they go back."""
         self._copied.append(copied)
         self._freed.append(freed)
 
-    def _check_room(self, needed: int, what: str, held_back: int = 0) -> None:
-        available = self.available - held_back
-        if needed > available:
-            raise OutOfBlocks(needed, available, what)
-
-    def _take(self, count: int, seq_id: Hashable) -> Int32[np.ndarray, "count"]:
-        if count > self.pool.free and self.prefix is not None:
-            evicted = self.prefix.evict(count - self.pool.free)
-            self._note("evict", None, evicted)
+    def _take(self, count: int, seq_id: Hashable) -> list[int]:
+        short = count - self.pool.free
+        if short > 0 and self.prefix is not None:
+            evicted = self.prefix.evict(short)
+            if self.events is not None:
+                self._note("evict", None, evicted)
             self._tell_freed(None, self.pool.drop(evicted))
         ids = self.pool.take(count)
-        self._note("allocate", seq_id, ids)
+        if self.events is not None:
+            self._note("allocate", seq_id, ids)
         return ids
 
-    def _tell_freed(self, seq_id: Hashable | None, ids: Int32[np.ndarray, "freed"]) -> None:
-        if ids.size:
-            self._note("free", seq_id, ids)
+    def _tell_freed(self, seq_id: Hashable | None, ids: list[int]) -> None:
+        if ids:
+            if self.events is not None:
+                self._note("free", seq_id, ids)
             for freed in self._freed:
                 freed(ids)
 
-    def _note(
-        self,
-        kind: str,
-        seq_id: Hashable | None,
-        ids: Int32[np.ndarray, "blocks"],
-        onto: Int32[np.ndarray, "blocks"] = _NONE,
-    ) -> None:
-        if self.events is not None and ids.size:
-            self.events.append(Event(kind, seq_id, tuple(ids.tolist()), tuple(onto.tolist())))
+    def _note(self, kind: str, seq_id: Hashable | None, ids: Iterable[int], onto: Iterable[int] = ()) -> None:
+        if self.events is not None and ids:
+            self.events.append(Event(kind, seq_id, tuple(ids), tuple(onto)))

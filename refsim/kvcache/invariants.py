@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from refsim.kvcache.sizing import blocks_for
 
 if TYPE_CHECKING:
@@ -19,22 +17,24 @@ def check_invariants(manager: BlockManager) -> None:
     block into which a sequence could write has no second holder, so that no two live sequences own one slot.
     """
     manager.pool.check_invariants()
-    refs = np.zeros(manager.pool.num_blocks, np.int64)
+    refs = [0] * manager.pool.num_blocks
     for seq_id, seq in manager._sequences.items():
-        held = np.unique(seq.table)
-        refs[held] += 1
+        entries = [b for row in seq.rows for b in row]
+        for block in set(entries):
+            refs[block] += 1
         want = blocks_for(seq.tokens, manager.block_size)
-        assert seq.blocks == want, f"sequence {seq_id!r} of {seq.tokens} tokens has {seq.blocks} blocks, not {want}"
+        assert all(len(row) == want for row in seq.rows), f"sequence {seq_id!r} of {seq.tokens} tokens: {seq.rows}"
         assert seq.cached * manager.block_size <= seq.computed <= seq.tokens, f"sequence {seq_id!r} overstates its work"
-        if not seq.repeats:
-            assert held.size == seq.table.size, f"sequence {seq_id!r} names a block twice: {seq.table.tolist()}"
-    in_use = refs > 0
+        assert seq.repeats or len(set(entries)) == len(entries), f"sequence {seq_id!r} names a block twice: {seq.rows}"
+        tails = [row[-1] for row in seq.rows] if seq.tokens % manager.block_size else []
+        assert seq.tail_shared or all(manager.pool.refs[b] == 1 for b in tails), f"sequence {seq_id!r} writes to others"
+    in_use = {b for b, count in enumerate(refs) if count}
     if manager.prefix is not None:
         manager.prefix.check_invariants(in_use)
-        in_use |= manager.prefix.pins > 0
-        refs += manager.prefix.cached
-    used = int(in_use.sum())
-    assert np.array_equal(refs, manager.pool.refs), "reference counts differ from a recount of tables and cache entries"
+        in_use |= {b for b, count in enumerate(manager.prefix.pins) if count}
+        for block in manager.prefix.entries:
+            refs[block] += 1
+    assert refs == manager.pool.refs, "reference counts differ from a recount of tables and cache entries"
     stats = manager.stats()
-    assert stats.used == used, f"{used} blocks are in tables or pinned, but stats says {stats.used}"
+    assert stats.used == len(in_use), f"{len(in_use)} blocks are in tables or pinned, but stats says {stats.used}"
     assert stats.free + stats.used + stats.evictable == stats.usable, f"blocks are lost: {stats}"

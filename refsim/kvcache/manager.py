@@ -11,19 +11,15 @@ import numpy as np
 
 from refsim.kvcache.books import PoolBooks
 from refsim.kvcache.chain import Chain, check_ids
-from refsim.kvcache.errors import DuplicateSequence
+from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks
 from refsim.kvcache.invariants import check_invariants
 from refsim.kvcache.sequence import SequenceTable
 from refsim.kvcache.sizing import blocks_for
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
-    from jaxtyping import Int32
     from numpy.typing import ArrayLike
-
-
-_NONE = np.empty(0, np.int32)
 
 
 class BlockManager(PoolBooks):
@@ -38,7 +34,7 @@ class BlockManager(PoolBooks):
     (0, array([0, 3, 5], dtype=int32))
     >>> m.adopt(2, m.table(1)[:2], 32)  # a shared prefix
     >>> m.allocate(3, 20), m.table(3), m.pool.refs
-    (0, array([1, 2], dtype=int32), array([2, 1, 1, 2, 0, 1, 0, 0], dtype=int32))
+    (0, array([1, 2], dtype=int32), [2, 1, 1, 2, 0, 1, 0, 0])
     """
 
     def allocate(
@@ -69,20 +65,27 @@ class BlockManager(PoolBooks):
             if not 0 <= upto <= total:
                 raise ValueError(f"upto is {upto}; {total} tokens were given")
             total = upto
-        hit = self.prefix.match(chain, total) if self.prefix is not None and chain is not None else _NONE
-        start = hit.size * self.block_size
+        prefix = self.prefix if chain is not None else None
+        hit = prefix.match(chain, total) if prefix is not None and chain is not None else []
+        start = len(hit) * self.block_size
         length = total if chunk is None else min(total, start + chunk)
-        needed = self.tables * blocks_for(length, self.block_size) - hit.size
-        resting = self.prefix.resting(hit) if self.prefix is not None and hit.size else 0
-        room_for = total if whole_must_fit else length
-        whole = self.tables * blocks_for(room_for, self.block_size) - hit.size
-        self._check_room(whole, f"sequence {seq_id!r} of {room_for} tokens", held_back=resting)
-        if self.prefix is not None and hit.size:
-            self.prefix.hold(hit)
-            self._note("hit", seq_id, hit)
-        fresh = self._take(needed, seq_id).reshape(self.tables, -1)
-        seq = SequenceTable(np.concatenate([hit[None], fresh], axis=1) if hit.size else fresh, length, chain)
-        seq.computed, seq.cached = start, hit.size
+        must_fit = total if whole_must_fit else length
+        needed = self.tables * blocks_for(must_fit, self.block_size) - len(hit)
+        available = self.available - (prefix.resting(hit) if prefix is not None and hit else 0)
+        if needed > available:
+            raise OutOfBlocks(needed, available, f"sequence {seq_id!r} of {must_fit} tokens")
+        if prefix is not None and hit:
+            prefix.hold(hit)
+            if self.events is not None:
+                self._note("hit", seq_id, hit)
+        columns = blocks_for(length, self.block_size) - len(hit)
+        fresh = self._take(self.tables * columns, seq_id)
+        if self.tables == 1:
+            rows = [hit + fresh]
+        else:
+            rows = [fresh[t * columns : (t + 1) * columns] for t in range(self.tables)]
+        seq = SequenceTable(rows, length, chain)
+        seq.computed, seq.cached = start, len(hit)
         self._sequences[seq_id] = seq
         return start
 
@@ -103,16 +106,19 @@ class BlockManager(PoolBooks):
             raise ValueError(
                 f"sequence {seq_id!r} has {seq.tokens} tokens, ids are known for {seq.chain.known}; give a count here"
             )
-        tail = seq.table[:, -1] if count and seq.tokens % self.block_size else _NONE
-        shared = tail[self.pool.refs[tail] > 1] if tail.size else _NONE
+        refs = self.pool.refs
+        tail = [row[-1] for row in seq.rows] if count and seq.tokens % self.block_size else []
+        shared = [block for block in tail if refs[block] > 1]
         columns = blocks_for(seq.tokens + count, self.block_size) - seq.blocks
-        needed = columns * self.tables + shared.size
+        needed = columns * self.tables + len(shared)
         if needed:
-            self._check_room(needed, f"appending {count} token(s) to sequence {seq_id!r}")
-            if shared.size:
-                self._copy_on_write(seq_id, tail, shared)
-            if columns:
-                seq.extend(self._take(columns * self.tables, seq_id).reshape(self.tables, columns))
+            if needed > self.available:
+                raise OutOfBlocks(needed, self.available, f"appending {count} token(s) to sequence {seq_id!r}")
+            if shared:
+                self._copy_on_write(seq_id, seq, shared)
+            fresh = self._take(columns * self.tables, seq_id)
+            for t, row in enumerate(seq.rows):
+                row += fresh[t * columns : (t + 1) * columns]
         seq.tail_shared = seq.tail_shared and not count
         seq.tokens += count
         if ids is not None and seq.chain is not None:
@@ -126,7 +132,7 @@ class BlockManager(PoolBooks):
         self.pool.share(parent.holds())
         parent.tail_shared = True
         self._sequences[child_id] = parent.copy()
-        self._note("share", child_id, parent.table.ravel())
+        self._note("share", child_id, parent.holds())
 
     def adopt(self, seq_id: Hashable, block_ids: ArrayLike, num_tokens: int) -> None:
         """A sequence over blocks that others hold already, its tokens written: sharing by hand.
@@ -137,18 +143,18 @@ class BlockManager(PoolBooks):
             raise ValueError("sharing by hand would part blocks from their prefix; allocate with token ids shares them")
         if seq_id in self._sequences:
             raise DuplicateSequence(seq_id)
-        ids = np.atleast_2d(np.asarray(block_ids, dtype=np.int32)).copy()
+        ids = np.atleast_2d(np.asarray(block_ids, dtype=np.int64))
         if ids.shape != (self.tables, blocks_for(num_tokens, self.block_size)):
             raise ValueError(
                 f"block_ids is {ids.shape}; {num_tokens} tokens take "
                 f"({self.tables}, {blocks_for(num_tokens, self.block_size)}) blocks"
             )
-        seq = SequenceTable(ids, num_tokens)
-        seq.repeats = np.unique(ids).size < ids.size
+        seq = SequenceTable(ids.tolist(), num_tokens)
+        seq.repeats = len(set(seq.holds())) < ids.size
         self.pool.share(seq.holds())
         seq.computed, seq.tail_shared = num_tokens, True
         self._sequences[seq_id] = seq
-        self._note("share", seq_id, ids.ravel())
+        self._note("share", seq_id, seq.holds())
 
     def commit(self, seq_id: Hashable, computed: int | None = None) -> None:
         """Say that the K and V of the first `computed` tokens (all, by default) are written.
@@ -167,12 +173,11 @@ class BlockManager(PoolBooks):
             return
         full = min(computed, seq.chain.known) // self.block_size
         if full > seq.cached:
-            entered, twins, seq.cached = self.prefix.insert(seq.chain, seq.table[0], seq.cached, full)
+            entered, twins, seq.cached = self.prefix.insert(seq.chain, seq.rows[0], seq.cached, full)
             self._note("cache", seq_id, entered)
-            if twins.size:
-                self._tell_freed(seq_id, self.pool.drop(twins))
+            self._tell_freed(seq_id, self.pool.drop(twins))
 
-    def pin(self, tokens: ArrayLike, salt: int = 0) -> Int32[np.ndarray, "blocks"]:
+    def pin(self, tokens: ArrayLike, salt: int = 0) -> list[int]:
         """Keep the cached full blocks that these ids begin with, a popular prompt; returns them, for `unpin`."""
         if self.prefix is None:
             raise ValueError("pinning needs a manager built with prefix_cache=True")
@@ -181,10 +186,10 @@ class BlockManager(PoolBooks):
         self.prefix.pin(ids)
         return ids
 
-    def unpin(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+    def unpin(self, ids: Sequence[int]) -> None:
         """Let blocks that `pin` returned be evicted again. Raises ValueError when they aren't pinned."""
-        if self.prefix is None or not self.prefix.pins[ids].all():
-            raise ValueError(f"blocks {ids.tolist()} are not all pinned; give what pin returned, once")
+        if self.prefix is None or not all(self.prefix.pins[b] for b in ids):
+            raise ValueError(f"blocks {list(ids)} are not all pinned; give what pin returned, once")
         self.prefix.unpin(ids)
 
     def free(self, seq_id: Hashable) -> None:
@@ -196,7 +201,7 @@ class BlockManager(PoolBooks):
         del self._sequences[seq_id]
         ids = seq.holds()
         freed = self.pool.drop(ids)
-        if self.prefix is not None and freed.size < ids.size:
+        if self.prefix is not None and len(freed) < len(ids):
             self.prefix.rest(ids)
         self._tell_freed(seq_id, freed)
 
@@ -218,14 +223,14 @@ class BlockManager(PoolBooks):
         chain = Chain(tokens, self.block_size, salt)
         return chain, chain.known
 
-    def _copy_on_write(
-        self, seq_id: Hashable, tail: Int32[np.ndarray, "tables"], shared: Int32[np.ndarray, "shared"]
-    ) -> None:
-        copies = self._take(shared.size, seq_id)
+    def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, shared: list[int]) -> None:
+        copies = self._take(len(shared), seq_id)
         self._note("copy", seq_id, shared, copies)
         for copied in self._copied:
             copied(shared, copies)
-        tail[self.pool.refs[tail] > 1] = copies
+        onto = dict(zip(shared, copies, strict=True))
+        for row in seq.rows:
+            row[-1] = onto.get(row[-1], row[-1])
         self.pool.drop(shared)
         if self.prefix is not None:
             self.prefix.rest(shared)

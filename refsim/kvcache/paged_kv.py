@@ -119,11 +119,11 @@ class PagedKV:
         self._check_rows(k, v, slots.size)
         real = np.flatnonzero(blocks >= 0)
         blocks, offsets = blocks[real], offsets[real]
-        refs = self.manager.pool.refs[blocks]
-        if (refs != 1).any():
-            block = int(blocks[refs != 1][0])
-            why = "free" if self.manager.pool.refs[block] == 0 else f"held by {self.manager.pool.refs[block]}"
-            raise ValueError(f"a slot of block {block}, which is {why}; allocate or append first, which also copies it")
+        refs = self.manager.pool.refs
+        for block in set(blocks.tolist()):
+            if refs[block] != 1:
+                why = "free" if refs[block] == 0 else f"held by {refs[block]}"
+                raise ValueError(f"block {block} is {why}; allocate or append first, which also copies what is shared")
         if np.unique(slots[real]).size < real.size:
             raise ValueError("slot_mapping names a slot twice; which row should it keep?")
         rounded_k, rounded_v = k[real].astype(self.dtype), v[real].astype(self.dtype)
@@ -183,11 +183,11 @@ class PagedKV:
                     f"{name} is {rows.shape}; expected (at least {count} rows, {pool.shape[3]} heads, {pool.shape[4]})"
                 )
 
-    def _copy(self, sources: Int32[np.ndarray, "n"], targets: Int32[np.ndarray, "n"]) -> None:
+    def _copy(self, sources: list[int], targets: list[int]) -> None:
         self.k[:, targets] = self.k[:, sources]
         self.v[:, targets] = self.v[:, sources]
 
-    def _clear(self, ids: Int32[np.ndarray, "n"]) -> None:
+    def _clear(self, ids: list[int]) -> None:
         if self.poison:
             self.k[:, ids] = np.nan
             self.v[:, ids] = np.nan

@@ -1,21 +1,19 @@
-"""The pool of physical blocks: a free stack and reference counts, in whole arrays at a time.
+"""The pool of physical blocks: a free stack and reference counts.
 
 `refs[b]` counts the block tables and prefix-cache entries that hold block b. A block is on the free stack exactly when
 its count is 0. Source: the paged KV cache text, sharing and reference counts.
+
+Books are kept in plain lists: a table has tens of blocks and most calls concern one, where a list beats an array.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from refsim.kvcache.errors import OutOfBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Int32
+    from collections.abc import Iterable, Sequence
 
 
 class BlockPool:
@@ -27,10 +25,10 @@ class BlockPool:
     >>> pool = BlockPool(4, free_order=[2, 0, 3, 1])
     >>> a = pool.take(3)
     >>> a, pool.free
-    (array([2, 0, 3], dtype=int32), 1)
-    >>> pool.share(a[:1])
+    ([2, 0, 3], 1)
+    >>> pool.share([2])
     >>> pool.release(a), pool.refs
-    (array([0, 3], dtype=int32), array([0, 0, 1, 0], dtype=int32))
+    ([0, 3], [0, 0, 1, 0])
     """
 
     def __init__(self, num_blocks: int, *, free_order: Sequence[int] | None = None, reserved: int = 0) -> None:
@@ -38,71 +36,84 @@ class BlockPool:
             raise ValueError(
                 f"num_blocks is {num_blocks} with {reserved} reserved; at least one block must be left to hand out"
             )
-        order = np.arange(reserved, num_blocks) if free_order is None else np.asarray(free_order)
-        if not np.array_equal(np.sort(order), np.arange(reserved, num_blocks)):
+        usable = list(range(reserved, num_blocks))
+        order = usable if free_order is None else [int(b) for b in free_order]
+        if sorted(order) != usable:
             raise ValueError(f"free_order must name each block from {reserved} to {num_blocks - 1} once")
         self.num_blocks = num_blocks
         self.reserved = reserved
-        self.refs: Int32[np.ndarray, "num_blocks"] = np.zeros(num_blocks, np.int32)
-        self._stack = order[::-1].astype(np.int32)
-        self._mark = np.zeros(num_blocks, np.int32)
-        self.free = num_blocks - reserved
+        self.refs = [0] * num_blocks
+        self._stack = order[::-1]
+
+    @property
+    def free(self) -> int:
+        """Blocks on the stack."""
+        return len(self._stack)
 
     @property
     def usable(self) -> int:
         """Blocks that can be handed out at all."""
         return self.num_blocks - self.reserved
 
-    def take(self, count: int) -> Int32[np.ndarray, "count"]:
+    def take(self, count: int) -> list[int]:
         """Pop `count` blocks, each with one reference. Raises OutOfBlocks and takes none if there are too few."""
-        if count > self.free:
-            raise OutOfBlocks(count, self.free, "taking blocks from the pool")
-        top = self.free - count
-        ids = self._stack[top : self.free][::-1].copy()
-        self.free = top
-        self.refs[ids] = 1
+        left = len(self._stack) - count
+        if left < 0:
+            raise OutOfBlocks(count, len(self._stack), "taking blocks from the pool")
+        ids = self._stack[left:]
+        del self._stack[left:]
+        ids.reverse()
+        refs = self.refs
+        for block in ids:
+            refs[block] = 1
         return ids
 
-    def share(self, ids: Int32[np.ndarray, "blocks"]) -> None:
-        """One more holder of these blocks. An id that repeats counts once: it is one table that holds it."""
-        self._check_live(ids, "share")
-        self.refs[ids] += 1
+    def share(self, ids: Iterable[int]) -> None:
+        """One more holder of these blocks. An id that repeats counts once: it is one table that holds it.
 
-    def release(self, ids: Int32[np.ndarray, "blocks"]) -> Int32[np.ndarray, "freed"]:
+        Raises ValueError, and changes nothing, for a block that nobody holds.
+        """
+        ids = list(dict.fromkeys(ids))
+        self._check_live(ids, "share")
+        for block in ids:
+            self.refs[block] += 1
+
+    def release(self, ids: Sequence[int]) -> list[int]:
         """One holder fewer; blocks that nobody holds any more go back on the stack, and are returned.
 
         Raises ValueError, and changes nothing, when a block is free already or is named twice.
         """
         self._check_live(ids, "release")
-        self._mark[ids] = np.arange(ids.size, dtype=np.int32)
-        if (self._mark[ids] != np.arange(ids.size, dtype=np.int32)).any():
-            raise ValueError(f"release of {ids.tolist()} names a block twice; a holder drops each block once")
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"release of {list(ids)} names a block twice; a holder drops each block once")
         return self.drop(ids)
 
-    def drop(self, ids: Int32[np.ndarray, "blocks"]) -> Int32[np.ndarray, "freed"]:
+    def drop(self, ids: Iterable[int]) -> list[int]:
         """`release` for callers that hold each of these blocks exactly once: no checks."""
-        left = self.refs[ids] - 1
-        self.refs[ids] = left
-        freed = ids[left == 0]
-        self._stack[self.free : self.free + freed.size] = freed[::-1]
-        self.free += freed.size
+        refs = self.refs
+        freed = []
+        for block in ids:
+            left = refs[block] - 1
+            refs[block] = left
+            if not left:
+                freed.append(block)
+        self._stack.extend(freed)
         return freed
 
-    def free_ids(self) -> Int32[np.ndarray, "free"]:
+    def free_ids(self) -> list[int]:
         """The blocks on the stack, the next to be handed out first."""
-        return self._stack[: self.free][::-1].copy()
+        return self._stack[::-1]
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the stack holds exactly the unreserved blocks with no references."""
-        stack = np.sort(self._stack[: self.free])
-        unheld = np.flatnonzero(self.refs[self.reserved :] == 0) + self.reserved
-        assert np.array_equal(stack, unheld), f"free stack {stack.tolist()} but blocks {unheld.tolist()} have no holder"
-        assert (self.refs >= 0).all(), "a reference count is negative"
-        assert not self.refs[: self.reserved].any(), "a reserved block was handed out"
+        unheld = [b for b in range(self.reserved, self.num_blocks) if self.refs[b] == 0]
+        assert sorted(self._stack) == unheld, f"free stack {sorted(self._stack)} but nobody holds {unheld}"
+        assert min(self.refs) >= 0, "a reference count is negative"
+        assert not any(self.refs[: self.reserved]), "a reserved block was handed out"
 
-    def _check_live(self, ids: Int32[np.ndarray, "blocks"], what: str) -> None:
-        if ids.size and (ids.min() < 0 or ids.max() >= self.num_blocks):
-            raise ValueError(f"{what} of {ids.tolist()}: block ids go from 0 to {self.num_blocks - 1}")
-        if (self.refs[ids] <= 0).any():
-            dead = ids[self.refs[ids] <= 0].tolist()
+    def _check_live(self, ids: Sequence[int], what: str) -> None:
+        if not all(0 <= b < self.num_blocks for b in ids):
+            raise ValueError(f"{what} of {list(ids)}: block ids go from 0 to {self.num_blocks - 1}")
+        dead = [b for b in ids if self.refs[b] <= 0]
+        if dead:
             raise ValueError(f"{what} of block(s) {dead}, which nobody holds: freed twice, or never allocated")

@@ -1,4 +1,4 @@
-"""The prefix cache: full blocks kept under a chained hash, shared by later sequences, evicted least recently used.
+"""The prefix cache: full blocks kept under a chained key, shared by later sequences, evicted least recently used.
 
 A cached block holds one reference for the cache. While a table holds it too it is in use and can't be evicted; with the
 cache's reference alone it rests, and may be. Source: the attention text, prefix caching; PagedAttention, SOSP 2023.
@@ -6,15 +6,13 @@ cache's reference alone it rests, and may be. Source: the attention text, prefix
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from refsim.kvcache.chain import chained, root_hash
-from refsim.kvcache.lru import RestingQueue
+from refsim.kvcache import chain as chains
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64, UInt64
+    from collections.abc import Iterable, Sequence
 
     from refsim.kvcache.chain import Chain
     from refsim.kvcache.pool import BlockPool
@@ -24,7 +22,7 @@ class PrefixCache:
     """The cached blocks of one pool.
 
     Each entry remembers its token ids and its parent (the serial number of the entry before it, or a root for each
-    salt), so that a hit is certain: hashes only say where to look. Whoever holds a block holds its cached parent too,
+    salt), so that a hit is certain: keys only say where to look. Whoever holds a block holds its cached parent too,
     and drops the tail first, so that a parent is never evicted before its children.
 
     >>> from refsim.kvcache import BlockManager
@@ -35,136 +33,125 @@ class PrefixCache:
     (array([0, 1, 2], dtype=int32), array([0, 3, 4], dtype=int32))
     """
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
-        self.block_size = block_size
-        self.cached: Bool[np.ndarray, "num_blocks"] = np.zeros(pool.num_blocks, bool)
-        self.pins: Int32[np.ndarray, "num_blocks"] = np.zeros(pool.num_blocks, np.int32)
-        self._queue = RestingQueue(pool.num_blocks)
-        self._by_hash: dict[int, int] = {}
-        self._hash: UInt64[np.ndarray, "num_blocks"] = np.zeros(pool.num_blocks, np.uint64)
-        self._ids: Int64[np.ndarray, "num_blocks block_size"] = np.empty((pool.num_blocks, block_size), np.int64)
-        self._parent = np.zeros(pool.num_blocks, np.int64)
-        self._serial = np.zeros(pool.num_blocks, np.int64)
+        self.pins = [0] * pool.num_blocks
+        self._by_key: dict[int, int] = {}
+        self._resting: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        # Of each block: its key (None: not cached), the bytes of its ids, its own number and its parent's.
+        self._key: list[int | None] = [None] * pool.num_blocks
+        self._content = [b""] * pool.num_blocks
+        self._serial = [0] * pool.num_blocks
+        self._parent = [0] * pool.num_blocks
         self._next_serial = 0
         self._roots: dict[int, int] = {}
 
     @property
     def evictable(self) -> int:
         """Blocks that only the cache holds, and that are not pinned."""
-        return self._queue.size
+        return len(self._resting)
 
-    def match(self, chain: Chain, tokens: int) -> Int32[np.ndarray, "hit"]:
+    @property
+    def entries(self) -> list[int]:
+        """The cached blocks."""
+        return [b for b, key in enumerate(self._key) if key is not None]
+
+    def match(self, chain: Chain, tokens: int) -> list[int]:
         """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute."""
         found: list[int] = []
-        get = self._by_hash.get
-        for key in chain.hashes()[: max(0, tokens - 1) // self.block_size].tolist():
-            block = get(key)
-            if block is None:
+        parent = self._root(chain.salt)
+        find, parents, serials, contents = self._by_key.get, self._parent, self._serial, self._content
+        keys = chain.keys()[: max(0, tokens - 1) // chain.block_size]
+        for key, content in zip(keys, chain.contents, strict=False):
+            block = find(key)
+            if block is None or parents[block] != parent or contents[block] != content:
                 break
             found.append(block)
-        ids = np.array(found, np.int32)
-        if ids.size:
-            parents = np.concatenate([[self._root(chain.salt)], self._serial[ids[:-1]]])
-            same = (self._ids[ids] == chain.blocks(0, ids.size)).all(axis=1) & (self._parent[ids] == parents)
-            if not same.all():
-                ids = ids[: int(np.argmin(same))]
-        return ids
+            parent = serials[block]
+        return found
 
-    def resting(self, ids: Int32[np.ndarray, "blocks"]) -> int:
+    def resting(self, ids: Iterable[int]) -> int:
         """How many of these blocks are evictable now."""
-        return self._queue.count(ids)
+        return sum(map(self._resting.__contains__, ids))
 
-    def hold(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+    def hold(self, ids: Iterable[int]) -> None:
         """One more table holds these blocks."""
-        self.pool.refs[ids] += 1
-        self._queue.remove(ids)
+        refs, wake = self.pool.refs, self._resting.pop
+        for block in ids:
+            refs[block] += 1
+            wake(block, None)
 
-    def rest(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+    def rest(self, ids: Iterable[int]) -> None:
         """A table dropped these blocks, in this order; those that only the cache holds become evictable."""
-        alone = self.cached[ids] & (self.pool.refs[ids] == 1) & (self.pins[ids] == 0)
-        self._queue.push(ids[alone])
+        refs, keys, pins = self.pool.refs, self._key, self.pins
+        alone = [b for b in ids if refs[b] == 1 and keys[b] is not None and not pins[b]]
+        self._resting.update(dict.fromkeys(alone))
 
-    def evict(self, count: int) -> Int32[np.ndarray, "count"]:
+    def evict(self, count: int) -> list[int]:
         """Forget the least recently used resting blocks; the caller drops the cache's reference."""
-        ids = self._queue.pop(count)
-        for key in self._hash[ids].tolist():
-            del self._by_hash[key]
-        self.cached[ids] = False
+        keys, oldest = self._key, self._resting.popitem
+        ids = [oldest(last=False)[0] for _ in range(count)]
+        for block in ids:
+            del self._by_key[keys[block]]  # type: ignore[arg-type]
+            keys[block] = None
         return ids
 
-    def insert(
-        self, chain: Chain, table: Int32[np.ndarray, "blocks"], first: int, last: int
-    ) -> tuple[Int32[np.ndarray, "entered"], Int32[np.ndarray, "twins"], int]:
-        """Enter blocks `first .. last - 1` of a table, of which the blocks before are entered.
+    def insert(self, chain: Chain, table: list[int], first: int, last: int) -> tuple[list[int], list[int], int]:
+        """Enter blocks `first .. last - 1` of a table.
 
         Returns the blocks entered, the twins, and the number of leading blocks now in the cache. A twin is a block
         whose content another block is cached for; the table is pointed at that one, and the caller drops the twin.
         """
-        ids, keys = table[first:last], chain.hashes()[first:last].tolist()
-        parent = int(self._serial[table[first - 1]]) if first else self._root(chain.salt)
-        tokens = chain.blocks(first, last)
-        if self._by_hash.keys().isdisjoint(keys) and len(set(keys)) == len(keys):
-            self._enter(ids, keys, tokens, parent)
-            return ids, ids[:0], last
-        entered, twins = [], []
-        for i, key in enumerate(keys):
-            own, known = int(ids[i]), self._by_hash.get(key)
-            if known is None:
-                self._enter(ids[i : i + 1], [key], tokens[i : i + 1], parent)
+        parent = self._serial[table[first - 1]] if first else self._root(chain.salt)
+        chain_keys, contents = chain.keys(), chain.contents
+        keys, held_contents, parents, serials = self._key, self._content, self._parent, self._serial
+        refs, find_or_set = self.pool.refs, self._by_key.setdefault
+        entered: list[int] = []
+        twins: list[int] = []
+        for i in range(first, last):
+            own, key, content = table[i], chain_keys[i], contents[i]
+            known = find_or_set(key, own)
+            if known == own and keys[own] is None:
+                keys[own], held_contents[own], parents[own] = key, content, parent
+                serials[own] = parent = self._next_serial
+                self._next_serial = parent + 1
+                refs[own] += 1
                 entered.append(own)
-                known = own
-            elif self._parent[known] != parent or not np.array_equal(self._ids[known], tokens[i]):
-                last = first + i  # another content has this hash: the rest stays uncached
-                break
-            elif known != own:
-                self.hold(np.array([known]))
-                ids[i] = known
+                continue
+            if parents[known] != parent or held_contents[known] != content:
+                return entered, twins, i  # another content has this key: the rest stays uncached
+            if known != own:
+                self.hold([known])
+                table[i] = known
                 twins.append(own)
-            parent = int(self._serial[known])
-        return np.array(entered, np.int32), np.array(twins, np.int32), last
+            parent = serials[known]
+        return entered, twins, last
 
-    def pin(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+    def pin(self, ids: Iterable[int]) -> None:
         """Keep these cached blocks, a prefix from its head, until they are unpinned as often."""
-        self.pins[ids] += 1
-        self._queue.remove(ids)
+        for block in ids:
+            self.pins[block] += 1
+            self._resting.pop(block, None)
 
-    def unpin(self, ids: Int32[np.ndarray, "blocks"]) -> None:
+    def unpin(self, ids: Sequence[int]) -> None:
         """Let these blocks be evicted again once nobody holds them."""
-        self.pins[ids] -= 1
-        self.rest(ids[::-1])
+        for block in ids:
+            self.pins[block] -= 1
+        self.rest(reversed(ids))
 
-    def check_invariants(self, in_use: Bool[np.ndarray, "num_blocks"]) -> None:
-        """Raise AssertionError unless hashes match tokens, entries their parents, and only what rests may go."""
-        blocks = np.flatnonzero(self.cached).tolist()
-        assert self._by_hash == {int(self._hash[b]): b for b in blocks}, "the hash map and the cached blocks differ"
-        hashes = {int(self._serial[b]): int(self._hash[b]) for b in blocks}
-        hashes.update({root: root_hash(salt) for salt, root in self._roots.items()})
+    def check_invariants(self, in_use: set[int]) -> None:
+        """Raise AssertionError unless keys match ids, entries their parents, and only what rests may go."""
+        blocks = self.entries
+        assert self._by_key == {self._key[b]: b for b in blocks}, "the key map and the cached blocks differ"
+        keys = {self._serial[b]: self._key[b] for b in blocks}
+        keys.update({root: chains.root_key(salt) for salt, root in self._roots.items()})
         for b in blocks:
-            parent = hashes.get(int(self._parent[b]))
+            parent = keys.get(self._parent[b])
             assert parent is not None, f"block {b} is cached, but the block before it is not"
-            assert chained(self._ids[b : b + 1], parent)[0] == self._hash[b], f"block {b}'s hash is not of its tokens"
-        resting = self.cached & ~in_use & (self.pins == 0)
-        assert not (self.pins[~self.cached] != 0).any(), "a pinned block is not cached"
-        assert np.array_equal(self._queue.members(), np.flatnonzero(resting)), "the evictable blocks are miscounted"
-
-    def _enter(
-        self,
-        ids: Int32[np.ndarray, "blocks"],
-        keys: list[int],
-        tokens: Int64[np.ndarray, "blocks block_size"],
-        parent: int,
-    ) -> None:
-        serials = np.arange(self._next_serial, self._next_serial + ids.size)
-        self._next_serial += ids.size
-        self._by_hash.update(zip(keys, ids.tolist(), strict=True))
-        self._hash[ids] = keys
-        self._ids[ids] = tokens
-        self._serial[ids] = serials
-        self._parent[ids[1:]] = serials[:-1]
-        self._parent[ids[0]] = parent
-        self.cached[ids] = True
-        self.pool.refs[ids] += 1
+            assert chains.key_of((parent, self._content[b])) == self._key[b], f"block {b}'s key is not of its ids"
+        pinned = {b for b, count in enumerate(self.pins) if count}
+        assert pinned <= set(blocks), "a pinned block is not cached"
+        assert set(self._resting) == set(blocks) - in_use - pinned, "the evictable blocks are miscounted"
 
     def _root(self, salt: int) -> int:
         return self._roots.setdefault(salt, -1 - len(self._roots))

@@ -40,14 +40,14 @@ class BlockTables:
 
     def table(self, seq_id: Hashable, table: int = 0) -> Int32[np.ndarray, "blocks"]:
         """A copy of a sequence's block table."""
-        return self._get(seq_id).table[self._check_table(table)].copy()
+        return np.array(self._get(seq_id).rows[self._check_table(table)], np.int32)
 
     def block_tables(self, seq_ids: Sequence[Hashable], table: int = 0) -> Int32[np.ndarray, "sequences max_blocks"]:
         """The tables of several sequences, one a row, padded with -1."""
-        rows = [self._get(s).table[self._check_table(table)] for s in seq_ids]
-        out = np.full((len(rows), max((r.size for r in rows), default=0)), -1, np.int32)
+        rows = [self._get(s).rows[self._check_table(table)] for s in seq_ids]
+        out = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
         for i, row in enumerate(rows):
-            out[i, : row.size] = row
+            out[i, : len(row)] = row
         return out
 
     def slot_mapping(self, seq_id: Hashable, start: int, count: int, table: int = 0) -> Int64[np.ndarray, "count"]:

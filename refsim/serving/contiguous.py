@@ -47,7 +47,7 @@ class ContiguousMemory:
         """The slots are there."""
         return True
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: State, count: int) -> None:
         """Nothing is shared."""
 
     def stop(self, state: State) -> None:

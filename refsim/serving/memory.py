@@ -69,8 +69,8 @@ class Memory(Protocol):
     def grow(self, state: State, count: int) -> bool:
         """Make room for `count` more tokens."""
 
-    def commit(self, state: State) -> None:
-        """The first `state.computed` tokens are written."""
+    def commit(self, state: State, count: int) -> None:
+        """The last `count` of the first `state.computed` tokens have been written."""
 
     def stop(self, state: State) -> None:
         """The request leaves, finished or preempted."""
@@ -121,9 +121,9 @@ class PagedMemory:
             return False
         return True
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: State, count: int) -> None:
         """Enter full blocks into the prefix cache."""
-        if state.chain is not None:
+        if state.chain is not None and state.computed % self.manager.block_size < count:
             self.manager.commit(state.request.index, state.computed)
 
     def stop(self, state: State) -> None:

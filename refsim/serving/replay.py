@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
     from refsim.serving.memory import Fill, State
-    from refsim.serving.scheduler import Scheduler, Step
+    from refsim.serving.scheduler import Scheduler
     from refsim.serving.step_time import StepTime
 
 
@@ -112,7 +112,7 @@ def replay(
         step = scheduler.schedule(now)
         if not step.scheduled:
             continue
-        order.extend(_admitted_now(step, now))
+        order.extend(state.request.index for state in step.admitted if not state.preemptions)
         now += step_time.seconds(step)
         used, seats, queue = scheduler.memory.used_fraction(), len(scheduler.running), len(scheduler.waiting)
         rows.append((now, used, seats, queue, step.tokens, step.decodes))
@@ -127,10 +127,6 @@ def replay(
             progress(done)
     table = np.array(rows, dtype=np.float64).reshape(-1, 6)
     return Replay(outcomes, refused, Series(*table.T), fills, scheduler.preemptions, order)
-
-
-def _admitted_now(step: Step, now_s: float) -> list[int]:
-    return [s.request.index for s, _ in reversed(step.scheduled) if s.admitted_s == now_s][::-1]
 
 
 def _outcome(state: State, now_s: float) -> Outcome:

@@ -25,7 +25,7 @@ class Step:
 
     `scheduled` pairs each request with its number of new tokens. `decodes` of them have one, with `decode_context`
     tokens of context between them; `chunks` are the others, as (new tokens, tokens before them). `sampled` requests
-    have reached the end of what they know, and get a token.
+    have reached the end of what they know, and get a token. `admitted` lists the requests that just came in.
     """
 
     scheduled: list[tuple[State, int]] = field(default_factory=list)
@@ -33,6 +33,7 @@ class Step:
     decodes: int = 0
     decode_context: int = 0
     sampled: int = 0
+    admitted: list[State] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -96,8 +97,7 @@ class Scheduler:
         finished = []
         for state, count in step.scheduled:
             state.computed += count
-            if state.chain is not None:
-                self.memory.commit(state)
+            self.memory.commit(state, count)
             if state.computed == state.tokens:
                 state.tokens += 1
                 if state.first_token_s < 0:
@@ -132,6 +132,7 @@ class Scheduler:
                 break
             self.waiting.popleft()
             self.running.append(state)
+            step.admitted.append(state)
             if state.admitted_s < 0:
                 state.admitted_s, state.cached_tokens = now_s, cached
             state.computed = cached

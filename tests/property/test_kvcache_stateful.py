@@ -38,7 +38,7 @@ class Life(RuleBasedStateMachine):
         )
         self.kv = PagedKV(self.manager, 2, 1, 1)
         self.model: dict[int, tuple[list[int], int]] = {}
-        self.pins: list[np.ndarray] = []
+        self.pins: list[list[int]] = []
         self.next_id = 0
         self.past: list[tuple[list[int], int]] = []
 
@@ -62,7 +62,7 @@ class Life(RuleBasedStateMachine):
         m = self.manager
         tables = {s: [m.table(s, t).tolist() for t in range(self.tables)] for s in m.sequences}
         lengths = {s: m.length(s) for s in m.sequences}
-        return tables, lengths, m.pool.refs.tolist(), m.pool.free_ids().tolist(), m.stats(), self.kv.k.tobytes()
+        return tables, lengths, list(m.pool.refs), m.pool.free_ids(), m.stats(), self.kv.k.tobytes()
 
     def write(self, seq: int, start: int) -> None:
         ids, salt = self.model[seq]
@@ -192,16 +192,7 @@ class CollidingLife(Life):
     @initialize()
     def spoil(self) -> None:
         self.patch = pytest.MonkeyPatch()
-        poor = chain.chained
-
-        def collide(tokens: np.ndarray, previous: int) -> np.ndarray:
-            hashes: list[int] = []
-            for block in tokens[:, None]:
-                hashes.append(int(poor(block, hashes[-1] if hashes else previous)[0]) % 3)
-            return np.array(hashes, np.uint64)
-
-        self.patch.setattr("refsim.kvcache.chain.chained", collide)
-        self.patch.setattr("refsim.kvcache.prefix.chained", collide)
+        self.patch.setattr(chain, "key_of", lambda pair: hash(pair) % 3)
 
     def teardown(self) -> None:
         super().teardown()

@@ -13,8 +13,8 @@ def books(manager: BlockManager) -> bytes:
     """Everything the manager knows, to compare before and after."""
     return pickle.dumps(
         (
-            manager.pool.refs.tolist(),
-            manager.pool.free_ids().tolist(),
+            manager.pool.refs,
+            manager.pool.free_ids(),
             {s: (manager.table(s).tolist(), manager.length(s)) for s in manager.sequences},
             manager.stats(),
         )
@@ -27,9 +27,9 @@ def test_table_example_of_the_text() -> None:
     m.adopt(2, m.table(1)[:2], 32)
     m.allocate(3, 32)
     assert [m.table(r).tolist() for r in (1, 2, 3)] == [[0, 3, 5], [0, 3], [1, 2]]
-    assert m.pool.refs.tolist() == [2, 1, 1, 2, 0, 1, 0, 0]
+    assert m.pool.refs == [2, 1, 1, 2, 0, 1, 0, 0]
     m.free(1)  # others hold P0 and P3: only P5 comes back
-    assert m.pool.refs.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert m.pool.refs == [1, 1, 1, 1, 0, 0, 0, 0]
     m.free(2)
     m.free(3)
     assert m.pool.free == 8
@@ -53,10 +53,10 @@ def test_published_walk_through_of_copy_on_write() -> None:
     m = BlockManager(9, 4, free_order=[7, 1, 3, 0, 2, 4, 5, 6, 8], record=True)
     m.allocate("A1", 7)
     m.fork("A1", "A2")
-    assert m.pool.refs[[7, 1]].tolist() == [2, 2]
+    assert [m.pool.refs[b] for b in (7, 1)] == [2, 2]
     m.append("A1")
     assert m.table("A1").tolist() == [7, 3]
-    assert m.pool.refs[[7, 1, 3]].tolist() == [2, 1, 1]
+    assert [m.pool.refs[b] for b in (7, 1, 3)] == [2, 1, 1]
     m.append("A2")  # the only holder left writes in place
     assert m.table("A2").tolist() == [7, 1]
     assert [(e.kind, e.blocks, e.onto) for e in m.events or [] if e.kind == "copy"] == [("copy", (1,), (3,))]
@@ -79,7 +79,7 @@ def test_reference_counts_count_tables_not_entries() -> None:
     m.adopt("ring", [b0, b1, b0], 6)
     m.free("a")
     m.fork("ring", "twin")
-    assert m.pool.refs[[b0, b1]].tolist() == [2, 2]
+    assert [m.pool.refs[b] for b in (b0, b1)] == [2, 2]
     m.free("ring")
     m.free("twin")
     assert m.pool.free == 4
@@ -91,10 +91,10 @@ def test_the_same_block_twice_in_one_release_is_refused() -> None:
     pool = BlockPool(8)
     block = pool.take(1)
     with pytest.raises(ValueError, match="twice"):
-        pool.release(np.concatenate([block, block]))
+        pool.release(block * 2)
     assert (pool.free, pool.refs[block[0]]) == (7, 1)
     pool.release(block)
-    assert (pool.free, pool.free_ids().size) == (8, 8)
+    assert (pool.free, len(pool.free_ids())) == (8, 8)
     with pytest.raises(ValueError, match="freed twice, or never allocated"):
         pool.release(block)
     pool.check_invariants()
@@ -157,7 +157,6 @@ def test_slot_mapping_is_64_bit_and_follows_the_table() -> None:
         (lambda m: m.allocate("x", 17), OutOfBlocks, r"needs 5 more block\(s\), but only 2"),
         (lambda m: m.allocate("x", -1), ValueError, "-1 tokens"),
         (lambda m: m.allocate("x", [[1, 2]]), ValueError, "1-D"),
-        (lambda m: m.allocate("x", [-5]), ValueError, "negative"),
         (lambda m: m.append("x"), UnknownSequence, "'x' is unknown"),
         (lambda m: m.append("a", 100), OutOfBlocks, "appending 100"),
         (lambda m: m.append("b", 8), OutOfBlocks, "needs 3 more"),  # two more blocks, and a copy of the shared tail
@@ -216,8 +215,8 @@ def test_invariants_notice_a_wrong_book() -> None:
     m.allocate("a", 5)
     for spoil in (
         lambda b: b.pool.refs.__setitem__(0, 2),
-        lambda b: setattr(b.pool, "free", 3),
-        lambda b: b._sequences["a"].table.__setitem__((0, 1), 0),
+        lambda b: b.pool._stack.pop(),
+        lambda b: b._sequences["a"].rows[0].__setitem__(1, 0),
         lambda b: setattr(b._sequences["a"], "tokens", 9),
     ):
         broken = copy.deepcopy(m)
