@@ -225,22 +225,22 @@ __device__ inline void fold_keys(const Call& call, const Rows& rows, Span span, 
     keys.keep_block(tile, keys.block_of(tile));
     __syncthreads();
     keys.load_k(chip.k, tile);
-    commit();
+    cp_async_commit();
     while (true) {
         keys.load_v(chip.v, tile);
-        commit();
+        cp_async_commit();
         const Tile next = tile_at(call, span, (long long)tile.start + call.key_tile, tile.number + 1);
         const bool more = next.start < span.stop;
         const int id = more ? keys.block_of(next) : 0;
-        wait<1>();
+        cp_async_wait<1>();
         __syncthreads();  // K is here
         score_tile(call, rows, chip, tile, alibi);
         if (more) keys.keep_block(next, id);
         __syncthreads();  // K is free, S complete
         if (more) keys.load_k(chip.k, next);
-        commit();
+        cp_async_commit();
         absorb_scores(rows, chip, tile);
-        wait<1>();
+        cp_async_wait<1>();
         __syncthreads();  // V is here, P complete
         output.absorb_values(rows, chip, tile);
         if (!more) return;

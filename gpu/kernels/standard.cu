@@ -25,8 +25,8 @@ scores(const Call call, const T* q, const T* k, const int* cu_seqlens_q, const i
         const Tile tile = tile_from(call, rows, start);
         const int width = tile.stop - tile.first;
         keys.load_k(chip.k, tile);
-        commit();
-        wait<0>();
+        cp_async_commit();
+        cp_async_wait<0>();
         __syncthreads();
         score_tile(call, rows, chip, tile, alibi_slopes != nullptr);
         __syncthreads();
@@ -90,13 +90,13 @@ output(const Call call, const T* p, const T* v, const int* cu_seqlens_q, const i
         const Tile tile = tile_from(call, rows, start);
         const int width = round_up(tile.stop - tile.first, 4);
         keys.load_v(chip.v, tile);
-        commit();
+        cp_async_commit();
         for (int i = threadIdx.x; i < rows.count * width; i += THREADS) {
             const int row = i / width, key = i % width;
             chip.s[row * chip.s_stride + key] =
                 start + key < tile.stop ? to_float(read<P>(&p[matrix_at(call, rows, sequence_stride, row) + start + key])) : 0;
         }
-        wait<0>();
+        cp_async_wait<0>();
         __syncthreads();
         output.absorb_values(rows, chip, tile);
         __syncthreads();

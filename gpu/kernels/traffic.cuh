@@ -1,6 +1,7 @@
 // Every access to global memory goes through here, by tensor. Compiled with -DCOUNTED, a kernel adds up its own bytes.
 #pragma once
 
+#include "mma.cuh"
 #include "numbers.cuh"
 
 // The order of gpu/ops/counted.py.
@@ -31,28 +32,10 @@ __device__ inline void write(E* to, E value) {
     *to = value;
 }
 
-// Copy 16 bytes from global to shared memory. On sm_80 and later the thread goes on while they are under way, until
-// it waits; `commit` closes a group of copies, `wait<n>` waits until at most the latest n groups are under way.
+// Copy 16 bytes from global to shared memory. On sm_80 and later the thread goes on while they are under way, until it
+// waits (see mma.cuh).
 template <int tensor>
 __device__ inline void copy_chunk(T* shared, const T* global) {
     COUNT(tensor, 0, 16);
-#if defined(ASYNC_COPY)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
-                 : "memory");
-#else
-    *(uint4*)shared = *(const uint4*)global;
-#endif
-}
-
-__device__ inline void commit() {
-#if defined(ASYNC_COPY)
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int groups>
-__device__ inline void wait() {
-#if defined(ASYNC_COPY)
-    asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
-#endif
+    cp_async_16(shared, global);
 }
