@@ -121,6 +121,10 @@ class TestTraffic:
         assert cells(out, "matmul FLOPs") == [4 * 1024 * 8 * 32]
         assert cells(out, "in all") == [sum(cells(out, row)[0] for row in ("read", "written"))]
 
+    def test_a_window_of_100_reads_100_keys(self, run: Run) -> None:
+        _, out, _ = run("traffic", "--algorithm", "paged", "--lengths", "1000", "--causal", "--window", "100")
+        assert cells(out, "k_cache") == [100 * 2 * 64 * 2]
+
     def test_all_algorithms_side_by_side(self, run: Run) -> None:
         _, out, _ = run("traffic", "--lengths", "100", "--prefill", "--causal", "--heads", "4", "--dtype", "float32")
         head = next(line for line in out.splitlines() if line.startswith("HBM bytes"))
@@ -155,9 +159,9 @@ class TestStep:
 
     def test_state_before_is_the_state_after_of_the_step_before(self, run: Run) -> None:
         _, out, _ = run("step", "flash", "--all", "--queries", "1", "--keys", "8", "--tile", "1x4", "--heads", "1")
-        maxima = [re.findall(r"\[(.*?)\]", line) for line in out.splitlines() if line.startswith("m ")]
-        assert len(maxima) == 2
-        assert maxima[1][0] == maxima[0][-1]
+        sums = [re.findall(r"\[(.*?)\]", line) for line in out.splitlines() if line.startswith("l ")]
+        assert [len(shown) for shown in sums] == [1, 2]
+        assert sums[1][0] == sums[0][0] != sums[1][1]
 
     def test_the_seed_sets_the_numbers(self, run: Run) -> None:
         first, again, other = (run("step", "flash", "--all", "--seed", seed)[1] for seed in ("1", "1", "2"))

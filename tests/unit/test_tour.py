@@ -226,8 +226,8 @@ class TestReport:
     page = Chapter(
         "A <title> & more",
         (
-            Prose("1 < 2 & 3"),
-            Quote("given\n", "<added>"),
+            Prose("1 <b> 2 &lt; 3"),
+            Quote("<given>\n", "<added>"),
             Table.of(("x",), [("a<b",)], "l"),
             Picture("dot", b"\x89PNG", 'a "dot"'),
         ),
@@ -239,7 +239,7 @@ class TestReport:
         links.feed(page.read_text(encoding="utf-8"))
         fetched = [link for link in links.fetched if not link.startswith("#")]
         assert [base64.b64decode(link.removeprefix("data:image/png;base64,")) for link in fetched] == [b"\x89PNG"]
-        for text in ("T&T", "A <title> & more", "1 < 2 & 3", "given\n", "<added>", "a<b", 'a "dot"'):
+        for text in ("T&T", "A <title> & more", "1 <b> 2 &lt; 3", "<given>\n", "<added>", "a<b", 'a "dot"'):
             assert text in links.text
         assert (tmp_path / "new" / "dot.png").read_bytes() == b"\x89PNG"
         assert "url(" not in html("", [self.page])
@@ -249,7 +249,7 @@ class TestReport:
         file = StringIO()
         show(Console(width=100, file=file), self.page)
         text = file.getvalue()
-        for words in ("A <title> & more", "1 < 2 & 3", "given", "<added>", "a<b", 'dot.png: a "dot"'):
+        for words in ("A <title> & more", "1 <b> 2 &lt; 3", "<given>", "<added>", "a<b", 'dot.png: a "dot"'):
             assert words in text
 
     @pytest.mark.parametrize(("rows", "align"), [([("a",)], "ll"), ([("a", "b")], "l")])
