@@ -5,8 +5,9 @@ shows in a notebook, and `.figure.savefig("traffic.png")` writes it.
 """
 
 from refsim.charts.pool import pool_map
+from refsim.charts.roofline import roofline
 from refsim.charts.softmax import softmax_walk
 from refsim.charts.style import human_nbytes
 from refsim.charts.traffic import traffic_by_algorithm, traffic_by_length
 
-__all__ = ["human_nbytes", "pool_map", "softmax_walk", "traffic_by_algorithm", "traffic_by_length"]
+__all__ = ["human_nbytes", "pool_map", "roofline", "softmax_walk", "traffic_by_algorithm", "traffic_by_length"]

@@ -68,7 +68,7 @@ def get(name: str) -> Device:
     plain = _plain(str(name))
     close = [d.name for key, d in by_plain.items() if plain and (key.startswith(plain) or plain.startswith(key))]
     close += [by_plain[key].name for key in difflib.get_close_matches(plain, by_plain, n=3, cutoff=0.6)]
-    hint = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+    hint = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else "."
     raise UnknownDevice(
         f"no device is named {name!r}{hint} Known: {', '.join(names())}. Load one of your own with "
         "refsim.cost.devices.load(path)"
@@ -113,7 +113,7 @@ def _device(where: str, name: str, table: Any, defaults: Mapping[str, Any], sour
     for key in given:
         if key not in _FIGURES:
             close = difflib.get_close_matches(key, _FIGURES, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = f"; did you mean {close[0]}?" if close else "."
             raise DeviceFileError(f"{where}: unknown figure {key!r}{hint} Figures are {', '.join(_FIGURES)}")
     if missing := [key for key in _FIGURES if key not in given and key not in _OPTIONAL]:
         raise DeviceFileError(f"{where} lacks {', '.join(missing)}")

@@ -14,6 +14,7 @@ from refsim.tour.page import Chapter, Picture, Prose, Table
 HEADS, KV_HEADS, HEAD_DIM, DTYPE, BLOCK_SIZE, SPLITS = 32, 8, 128, "float16", 16, 16
 LENGTHS = [2**power for power in range(7, 21)]
 IN_TABLE = (1024, 16384, 131072, 1048576)
+AT_DECODE, AT_PREFILL = 131072, 8192
 ONCE = "each tensor once"
 
 
@@ -92,6 +93,17 @@ def lengths(device: Device) -> Chapter:
                 "are for."
             ),
             times(device),
+            Picture.of(
+                "roofline",
+                charts.roofline(
+                    {f"decode, {name}": ledger for name, ledger in decode(AT_DECODE, device).items()}
+                    | {f"prefill, {name}": ledger for name, ledger in prefill(AT_PREFILL, device).items()},
+                    device,
+                    dtype=DTYPE,
+                ),
+                f"Decode over {AT_DECODE:,} keys and prefill of {AT_PREFILL:,} tokens under the roofline: what lies "
+                "below the roof waits for idle multiprocessors, exponentials or launches.",
+            ),
         ),
     )
 

@@ -275,10 +275,10 @@ class TestWhole:
             assert re.search(rf"^{name} .* 6 of 6 ", out, re.MULTILINE), name
         pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
         assert pictures == sorted(f"{name}.png" for name in re.findall(r"^([\w-]+)\.png: ", out, re.MULTILINE))
-        assert len(pictures) == 5
+        assert len(pictures) == 6
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "out").glob("*.png"))
         page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-        assert page.count("<img") == 5
+        assert page.count("<img") == 6
 
     def test_a_disagreement_ends_it_with_exit_code_1(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
