@@ -64,7 +64,9 @@ def build(chosen: str | None = None) -> typer.Typer:
         if command.name == chosen and command.exists:
             app.command(command.name)(command.function())
         elif command.exists or command.module.startswith("gpu."):
-            app.command(command.name, help=command.summary)(_unavailable(command))
+            # Whatever arguments were given, the answer is why there is no such command here.
+            anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+            app.command(command.name, help=command.summary, context_settings=anything)(_unavailable(command))
     return app
 
 

@@ -18,7 +18,7 @@ def tour(
 ) -> None:
     """See a real language model write text through a paged KV cache, each algorithm agreeing, every byte counted.
 
-    Takes about 20 seconds on two CPU cores; needs no GPU. Ends with pictures and a report that opens in a browser.
+    Takes some ten seconds on two CPU cores and needs no GPU. Ends with pictures and a report that opens in a browser.
 
     \b
     Example:

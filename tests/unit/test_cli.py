@@ -62,7 +62,7 @@ class TestFrame:
         self, monkeypatch: pytest.MonkeyPatch, run: Run
     ) -> None:
         monkeypatch.setattr(cli.Command, "exists", property(lambda self: self.module.startswith("refsim.cli_step")))
-        code, _, err = run("crosscheck")
+        code, _, err = run("crosscheck", "paged", "--runtime", "emulator")
         assert code == 2
         assert "gpu/ folder" in err
         assert "pip install -e ." in err
