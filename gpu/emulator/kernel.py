@@ -181,7 +181,7 @@ class RawModule:
     def get_global(self, name: str) -> np.ndarray:
         """The bytes of a ``__device__`` or ``__constant__`` variable: write to them before a launch.
 
-        Each worker sees what was there at the launch; a module that has ``__device__`` variables runs with one.
+        Kernels see it, and what they write to ``__device__`` variables stays; a module that has such runs on one core.
         """
         if self._built is None:
             self.compile()

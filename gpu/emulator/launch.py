@@ -227,6 +227,15 @@ class Running:
             control.shared[i] = native.Range(base, nbytes)
         for i, symbol in enumerate(variables):
             control.variables[i] = native.Range(loaded.base + symbol.address, symbol.nbytes)
+        if loaded.devices:
+            control.left = self.memory.map(sum(s.nbytes for s in loaded.devices))
+
+    def _keep_device_variables(self) -> None:
+        """What the kernel left in `__device__` variables stays there for the next launch, as on a GPU."""
+        at = self.control.left
+        for symbol in self.loaded.devices:
+            self.loaded.view(symbol)[:] = np.frombuffer((ctypes.c_uint8 * symbol.nbytes).from_address(at), np.uint8)
+            at += symbol.nbytes
 
     def start(self) -> None:
         """Fork the workers."""
@@ -283,6 +292,7 @@ class Running:
         if self.control.stop:
             raise RuntimeError(f"kernel `{self.entry.name}` stopped early, and its checks are switched off")
         self.memory.bring_back(traced=self.traced)
+        self._keep_device_variables()
         trace = collect_trace(self, text) if self.traced else None
         return Outcome(trace, reports, seconds, sum(w.resumes for w in self.worker))
 

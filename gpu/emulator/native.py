@@ -127,6 +127,7 @@ class Launch(Structure):
         ("printed_nbytes", c_uint64),
         ("print_capacity", c_uint64),
         ("printed", c_void_p),
+        ("left", c_void_p),
         ("reports", Report * MAX_REPORTS),
         ("worker", c_void_p * MAX_WORKERS),
     ]

@@ -116,6 +116,7 @@ struct Launch {
     double* watched;  // by watched variable and thread
     u64 printed_nbytes, print_capacity;
     u8* printed;
+    u8* left;  // where the worker leaves the values of __device__ variables, one after the other
     Report reports[MAX_REPORTS];
     Worker* worker[16];
 };

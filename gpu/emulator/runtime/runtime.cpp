@@ -138,6 +138,11 @@ static void work(Launch* l, u32 number) {
         if (id >= blocks || __atomic_load_n(&l->stop, __ATOMIC_RELAXED)) break;
         run_block(id);
     }
+    u8* to = l->left;
+    for (u32 i = l->const_variables; to && i < l->visible_variables; i++) {
+        memcpy(to, (void*)l->variables[i].base, l->variables[i].nbytes);
+        to += l->variables[i].nbytes;
+    }
 }
 
 // Starts a worker: a fork, so that nothing a kernel does can harm the caller. Returns its process id.
