@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int32, Int64
 
+    from refsim.kvcache.chain import Chain
     from refsim.kvcache.sequence import SequenceTable
 
 
@@ -37,6 +38,10 @@ class BlockTables:
     def length(self, seq_id: Hashable) -> int:
         """Tokens of the sequence that have a slot."""
         return self._get(seq_id).tokens
+
+    def chain(self, seq_id: Hashable) -> Chain | None:
+        """The sequence's token ids, where they are known; the manager's own, not a copy."""
+        return self._get(seq_id).chain
 
     def table(self, seq_id: Hashable, table: int = 0) -> Int32[np.ndarray, "blocks"]:
         """A copy of a sequence's block table."""

@@ -50,6 +50,10 @@ class ContiguousMemory:
     def commit(self, state: State, count: int) -> None:
         """Nothing is shared."""
 
+    def fork(self, state: State, twin: State) -> None:
+        """Contiguous stretches can't be shared. Raises NotImplementedError."""
+        raise NotImplementedError("a contiguous cache can't share a prompt between outputs; use a paged one")
+
     def stop(self, state: State) -> None:
         """Release the stretch."""
         self.arena.release(state.request.index)

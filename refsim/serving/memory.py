@@ -72,6 +72,9 @@ class Memory(Protocol):
     def commit(self, state: State, count: int) -> None:
         """The last `count` of the first `state.computed` tokens have been written."""
 
+    def fork(self, state: State, twin: State) -> None:
+        """The twin starts with what the request has."""
+
     def stop(self, state: State) -> None:
         """The request leaves, finished or preempted."""
 
@@ -125,6 +128,10 @@ class PagedMemory:
         """Enter full blocks into the prefix cache."""
         if state.chain is not None and state.computed % self.manager.block_size < count:
             self.manager.commit(state.request.index, state.computed)
+
+    def fork(self, state: State, twin: State) -> None:
+        """Share the blocks."""
+        self.manager.fork(state.request.index, twin.request.index)
 
     def stop(self, state: State) -> None:
         """Drop the references."""

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Series:
-    """The state after each step: when, how full the cache was, who ran and who waited, how many new tokens."""
+    """The state during each step: from when to when, how full the cache was, who ran and waited, new tokens."""
 
+    start_s: Float[np.ndarray, "steps"]
     time_s: Float[np.ndarray, "steps"]
     used: Float[np.ndarray, "steps"]
     running: Float[np.ndarray, "steps"]
@@ -32,9 +33,10 @@ class Series:
     decodes: Float[np.ndarray, "steps"]
 
     def at(self, name: str, times_s: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-        """A quantity at given times: that of the last step before each."""
-        index = np.searchsorted(self.time_s, times_s, side="right") - 1
-        return np.where(index >= 0, getattr(self, name)[np.maximum(index, 0)], 0.0)
+        """A quantity at given times: that of the step which runs then, or 0 between steps."""
+        index = np.minimum(np.searchsorted(self.time_s, times_s, side="left"), self.time_s.size - 1)
+        runs = (self.start_s[index] < times_s) & (times_s <= self.time_s[index])
+        return np.where(runs, getattr(self, name)[index], 0.0)
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,12 @@ class Replay:
 
     @property
     def mean_batch(self) -> float:
-        """Requests running, averaged over time."""
-        spans = np.diff(self.series.time_s, prepend=0.0)
-        return float((self.series.running * spans).sum() / spans.sum()) if spans.sum() else 0.0
+        """Requests running, averaged over the time in which any were."""
+        spans = self.series.time_s - self.series.start_s
+        return float((self.series.running * spans).sum() / spans.sum()) if spans.size else 0.0
 
     def mean_fill(self) -> dict[str, float]:
-        """Fractions of the cache by use, averaged over the samples at which somebody waited or ran."""
+        """Fractions of the cache by use, averaged over the samples at which it held anything."""
         names = ("written", "reserved", "internal", "external", "free")
         rows = [[getattr(f, n) / f.total for n in names] for _, f in self.fills if f.written]
         return dict(zip(names, np.mean(rows, axis=0).tolist() if rows else [0.0] * len(names), strict=True))
@@ -99,7 +101,7 @@ def replay(
     outcomes: list[Outcome] = []
     refused: list[Request] = []
     fills: list[tuple[float, Fill]] = []
-    rows: list[tuple[float, float, int, int, int, int]] = []
+    rows: list[tuple[float, float, float, int, int, int, int]] = []
     order: list[int] = []
     now, next_fill, done = 0.0, 0.0, 0
     while arrivals or scheduler.waiting or scheduler.running:
@@ -113,9 +115,9 @@ def replay(
         if not step.scheduled:
             continue
         order.extend(state.request.index for state in step.admitted if not state.preemptions)
-        now += step_time.seconds(step)
+        start, now = now, now + step_time.seconds(step)
         used, seats, queue = scheduler.memory.used_fraction(), len(scheduler.running), len(scheduler.waiting)
-        rows.append((now, used, seats, queue, step.tokens, step.decodes))
+        rows.append((start, now, used, seats, queue, step.tokens, step.decodes))
         if now >= next_fill:
             head = scheduler.waiting[0].request if scheduler.waiting else None
             fills.append((now, scheduler.memory.fill(scheduler.running, head)))
@@ -125,7 +127,7 @@ def replay(
         if progress is not None and len(outcomes) + len(refused) > done:
             done = len(outcomes) + len(refused)
             progress(done)
-    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 7)
     return Replay(outcomes, refused, Series(*table.T), fills, scheduler.preemptions, order)
 
 

@@ -9,7 +9,7 @@ Source: the attention text, the request life; Orca, OSDI 2022; PagedAttention, S
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from refsim.serving.memory import State
@@ -110,6 +110,18 @@ class Scheduler:
             gone = {id(state) for state in finished}
             self.running = [s for s in self.running if id(s) not in gone]
         return finished
+
+    def fork(self, step: Step, state: State, count: int, index: int) -> State:
+        """A second output of a request whose prompt this step completes: request `index`, with the same blocks.
+
+        To be called between `schedule` and `complete`. The twin counts as scheduled for the same `count` tokens.
+        """
+        twin = State(replace(state.request, index=index))
+        twin.tokens, twin.computed, twin.admitted_s = state.tokens, state.computed, state.admitted_s
+        self.memory.fork(state, twin)
+        self.running.append(twin)
+        step.scheduled.append((twin, count))
+        return twin
 
     def _room(self, state: State, count: int) -> bool:
         """Make room by preempting the youngest; False when that was the request itself."""

@@ -1,0 +1,159 @@
+"""Figures of a replay: how full the pool was, who waited, how long they took, and what was wasted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refsim.charts.style import FAINT, GREEN, GREY, INK, SERIES, new_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+    from refsim.serving.measured import Comparison, MeasuredRun
+    from refsim.serving.replay import Replay
+
+BLUE, VERMILION = SERIES[0], SERIES[1]
+# Uses of a slot in the order in which they are stacked, with colours from useful to wasted.
+USES = {
+    "written": ("token states", GREEN),
+    "reserved": ("reserved, used later", SERIES[5]),
+    "internal": ("reserved, never used", SERIES[3]),
+    "external": ("free, fits nobody", VERMILION),
+    "free": ("free", FAINT),
+}
+MOST_POINTS = 2000
+
+
+def pool_fill(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None) -> Axes:
+    """The part of the pool that live requests hold, over time; beside what was measured, where something was."""
+    ax = new_axes(ax, 8, 3)
+    times, used = _line(replay, "used")
+    ax.plot(times, 100 * used, color=BLUE, lw=1, label="replay")
+    if measured is not None:
+        ax.plot(measured.tick_s, 100 * measured.fill, color=INK, lw=1, ls=":", label="measured")
+        ax.legend(loc="lower center", frameon=False)
+    ax.set(xlabel="time (s)", ylabel="blocks in use (%)", ylim=(0, 105), title="Pool fill")
+    return ax
+
+
+def queue(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None) -> Axes:
+    """Requests running and waiting over time."""
+    ax = new_axes(ax, 8, 3)
+    for name, colour in (("running", BLUE), ("waiting", SERIES[3])):
+        ax.plot(*_line(replay, name), color=colour, lw=1.5, label=name)
+        if measured is not None:
+            label = "measured" if name == "waiting" else None
+            ax.plot(measured.tick_s, getattr(measured, name), color=INK, lw=1, ls=":", label=label)
+    ax.set(xlabel="time (s)", ylabel="requests", title="Running and waiting")
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def hit_rate(replay: Replay, ax: Axes | None = None) -> Axes:
+    """Prompt tokens found cached, of all prompt tokens of the requests admitted so far."""
+    ax = new_axes(ax, 8, 3)
+    outcomes = sorted(replay.outcomes, key=lambda o: o.admitted_s)
+    times = np.array([o.admitted_s for o in outcomes])
+    prompts = np.cumsum([o.request.prompt_len for o in outcomes])
+    hits = np.cumsum([o.cached_tokens for o in outcomes])
+    ax.plot(*_thin(times, 100 * hits / np.maximum(prompts, 1)), color=BLUE, lw=1.2)
+    ax.set(xlabel="time (s)", ylabel="tokens hit so far (%)", title="Prefix cache hit rate")
+    ax.set_ylim(0, max(1, ax.get_ylim()[1]))
+    return ax
+
+
+def latency(replays: Mapping[str, Replay], quantity: str, ax: Axes | None = None) -> Axes:
+    """The distribution of `ttft_s` or `tpot_s` over requests, a line a policy."""
+    ax = new_axes(ax, 5, 3.2)
+    title, unit = {"ttft_s": ("Time to first token", "s"), "tpot_s": ("Time per output token", "ms")}[quantity]
+    for (name, replay), colour in zip(replays.items(), SERIES, strict=False):
+        values = np.sort([getattr(o, quantity) for o in replay.outcomes]) * (1000 if unit == "ms" else 1)
+        share = 100 * np.arange(1, values.size + 1) / max(values.size, 1)
+        ax.plot(*_thin(values, share), color=colour, lw=1.5, label=name)
+    ax.set(xlabel=f"{title.lower()} ({unit})", ylabel="requests (%)", ylim=(0, 102), title=title)
+    ax.set_xlim(left=0)
+    if len(replays) > 1:
+        ax.legend(frameon=False, loc="lower right")
+    return ax
+
+
+def slot_use(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
+    """What the cache's slots were used for on average, a bar a policy: the three wastes of contiguous caches."""
+    ax = new_axes(ax, 7, 1.9 + 0.45 * len(replays))
+    names = list(replays)
+    left = np.zeros(len(names))
+    fills = [replays[n].mean_fill() for n in names]
+    for use, (label, colour) in USES.items():
+        width = np.array([100 * f[use] for f in fills])
+        ax.barh(names, width, left=left, color=colour, edgecolor="white", lw=0.5, label=label)
+        for row, (start, size) in enumerate(zip(left, width, strict=True)):
+            if size >= 6:
+                ink = INK if use in ("free", "reserved", "internal") else "white"
+                ax.text(start + size / 2, row, f"{size:.1f}", ha="center", va="center", color=ink, fontsize=8)
+        left += width
+    ax.invert_yaxis()
+    ax.set(xlabel="slots (%)", xlim=(0, 100), title="What the cache's slots hold, on average")
+    ax.figure.legend(*ax.get_legend_handles_labels(), frameon=False, ncols=3, loc="outside lower center")
+    return ax
+
+
+def waste(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
+    """Slots held by nobody's tokens, now or later, over time: internal and external waste together."""
+    ax = new_axes(ax, 8, 3)
+    for (name, replay), colour in zip(replays.items(), SERIES, strict=False):
+        times = np.array([t for t, _ in replay.fills])
+        wasted = np.array([100 * (f.internal + f.external) / f.total for _, f in replay.fills])
+        ax.plot(*_thin(times, wasted), color=colour, lw=1, drawstyle="steps-post", label=name)
+    ax.set(xlabel="time (s)", ylabel="slots wasted (%)", title="Waste over time")
+    ax.set_ylim(bottom=0)
+    if len(replays) > 1:
+        ax.legend(frameon=False)
+    return ax
+
+
+def capacity_curve(rates: Mapping[int, float], infinite: float | None = None, ax: Axes | None = None) -> Axes:
+    """Token hit rate against the cache's size in blocks, and where it ends."""
+    ax = new_axes(ax, 5, 3.2)
+    sizes = sorted(rates)
+    ax.plot(sizes, [100 * rates[s] for s in sizes], "o-", color=BLUE, label="least recently used")
+    if infinite is not None:
+        ax.axhline(100 * infinite, color=GREY, ls="--", lw=1, label="cache without end")
+        ax.legend(frameon=False, loc="lower right")
+    ax.set(xscale="log", xlabel="blocks in the cache", ylabel="tokens hit (%)", title="Hit rate by capacity")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def residuals(comparison: Comparison, measured: MeasuredRun, ax: Axes | None = None) -> Axes:
+    """Replay minus measurement for each request's first and last token, in order of arrival."""
+    ax = new_axes(ax, 8, 3)
+    order: Sequence[int] = np.argsort(measured.arrival_s).tolist()
+    ax.axhline(0, color=INK, lw=0.8)
+    ax.plot(comparison.first_token_s[order], ".", ms=4, color=BLUE, label="first token")
+    ax.plot(comparison.last_token_s[order], ".", ms=4, color=VERMILION, label="last token")
+    ax.set(xlabel="request, by arrival", ylabel="replay - measured (s)", title="Residuals of each request")
+    ax.legend(frameon=False, ncols=2)
+    return ax
+
+
+def _line(replay: Replay, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A quantity over time, which is 0 while no step runs."""
+    series = replay.series
+    times, values = _thin(series.time_s, getattr(series, name))
+    idle = np.flatnonzero(series.start_s[1:] > series.time_s[:-1])
+    gaps = np.concatenate([series.time_s[idle], series.start_s[idle + 1]])
+    order = np.argsort(np.concatenate([times, gaps]), kind="stable")
+    return np.concatenate([times, gaps])[order], np.concatenate([values, np.zeros(gaps.size)])[order]
+
+
+def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most `MOST_POINTS` of a line's points, evenly by number; the last is always kept."""
+    if len(x) <= MOST_POINTS:
+        return x, y
+    keep = np.unique(np.linspace(0, len(x) - 1, MOST_POINTS).astype(int))
+    return x[keep], y[keep]

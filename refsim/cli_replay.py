@@ -1,0 +1,245 @@
+"""`refsim replay`: a trace of requests against cache managers, with tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from refsim.kvcache import BlockManager
+from refsim.kvcache.contiguous import RESERVATIONS
+from refsim.serving import ContiguousMemory, PagedMemory, Replay, Request, Scheduler, Workload, load
+from refsim.serving.measured import Comparison, MeasuredRun, compare, load_run
+from refsim.serving.replay import replay as run_replay
+from refsim.serving.step_time import LLAMA_3_1_8B, Roofline
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refsim.serving import Memory
+
+POLICIES = ("paged", *RESERVATIONS)
+MOST_LIVE, MOST_LIVE_OUTPUT = 12, 24
+
+
+def replay(
+    trace: Annotated[Path | None, typer.Argument(help="The trace's file. [default: a synthetic workload]")] = None,
+    format: str = typer.Option("auto", help="auto, azure, mooncake, measured or burst."),
+    block_size: int = typer.Option(16, help="Tokens a block."),
+    blocks: int = typer.Option(8192, help="Blocks of the pool; contiguous policies get as many slots."),
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(POLICIES)}; repeat it to compare. [default: paged]")
+    ] = None,
+    fit: str = typer.Option("first", help="Where contiguous policies look for room: first or best fit."),
+    max_len: int = typer.Option(2048, help="What the policy max reserves; longer requests are refused by it."),
+    prefix_cache: bool = typer.Option(True, "--prefix-cache/--no-prefix-cache", help="Share cached prefixes."),
+    device: str = typer.Option("H100", help="Whose peaks the step time uses. See: refsim devices."),
+    memory_efficiency: float = typer.Option(0.8, help="Of the HBM peak; the default is calibrated (docs/serving.md)."),
+    flops_efficiency: float = typer.Option(0.9, help="Of the matrix peak."),
+    max_tokens: int = typer.Option(2048, help="New tokens a step."),
+    max_seqs: int = typer.Option(256, help="Requests a batch."),
+    limit: int | None = typer.Option(None, help="Only the first so many requests."),
+    requests: int = typer.Option(500, help="Synthetic: how many."),
+    rate: float = typer.Option(8.0, help="Synthetic: arrivals a second (Poisson)."),
+    mean_prompt: float = typer.Option(500.0, help="Synthetic: mean prompt length (log-normal)."),
+    mean_output: float = typer.Option(200.0, help="Synthetic: mean output length (log-normal)."),
+    shared_prompt: float = typer.Option(0.5, help="Synthetic: the part of requests that begin with one system prompt."),
+    seed: int = typer.Option(0, help="Synthetic: seed."),
+    against: Annotated[
+        Path | None, typer.Option(help="Folder of a measured run of this trace, to compare with.")
+    ] = None,
+    model: str | None = typer.Option(
+        None, "--model", help="Real values, of a few requests: default, random, or a path of weights."
+    ),
+    out: Annotated[Path, typer.Option(help="Where the charts go.")] = Path("refsim-replay"),
+) -> None:
+    """Replay requests through a continuous-batching scheduler: pool fill, queue, hit rate, waste, latency.
+
+    \b
+    Example:
+        refsim replay
+        refsim replay AzureLLMInferenceTrace_conv.csv --blocks 4000 --policy paged --policy max
+        refsim replay conversation_trace.jsonl --block-size 512 --blocks 2000
+        refsim replay sharegpt300.jsonl --blocks 2588 --device "RTX 4090" --against rtx4090_llama31_8b
+    """
+    from rich.console import Console
+
+    from refsim.cli_devices import find_device
+
+    console = Console()
+    policies = policy or ["paged"]
+    for name in policies:
+        if name not in POLICIES:
+            raise ValueError(f"policy {name!r} is unknown; expected one of {', '.join(POLICIES)}")
+    if trace is None:
+        workload = Workload(rate, mean_prompt, mean_output, 1.0, max_len, shared_prompt, min(256, max_len - 2))
+        load_of = workload.draw(requests, np.random.default_rng(seed))[:limit]
+    else:
+        load_of = load(trace, format, limit=limit)
+    if model is not None:
+        _live(console, load_of, model, blocks, block_size, max_tokens, seed)
+        return
+    peaks = find_device(device)
+    step_time = Roofline(
+        LLAMA_3_1_8B, peaks.hbm_bytes_per_s, peaks.fp16_flops_per_s, memory_efficiency, flops_efficiency
+    )
+    measured = None if against is None else load_run(against, load_of)
+    results = {}
+    for name in policies:
+        memory = _memory(name, blocks, block_size, prefix_cache, fit, max_len, null_block=measured is not None)
+        scheduler = Scheduler(memory, max_tokens=max_tokens, max_seqs=max_seqs)
+        results[name] = _with_progress(console, name, load_of, scheduler, step_time)
+    _print_summary(console, results, len(load_of))
+    comparison = None
+    if measured is not None:
+        comparison = compare(results[policies[0]], measured)
+        _print_comparison(console, comparison, measured, results[policies[0]])
+    for path in _draw(out, results, measured, comparison):
+        console.print(f"wrote {path}")
+
+
+def _memory(
+    policy: str, blocks: int, block_size: int, prefix_cache: bool, fit: str, max_len: int, *, null_block: bool
+) -> Memory:
+    if policy == "paged":
+        # A measured engine counts its null block in the pool's size.
+        return PagedMemory(BlockManager(blocks, block_size, prefix_cache=prefix_cache, reserved=int(null_block)))
+    return ContiguousMemory(blocks * block_size, policy, fit=fit, max_len=max_len)
+
+
+def _with_progress(
+    console: Console, name: str, requests: Sequence[Request], scheduler: Scheduler, step_time: Roofline
+) -> Replay:
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"replaying, {name}", total=len(requests))
+        return run_replay(requests, scheduler, step_time, progress=lambda done: bar.update(task, completed=done))
+
+
+def _print_summary(console: Console, results: dict[str, Replay], count: int) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{count} requests")
+    table.add_column("")
+    for name in results:
+        table.add_column(name, justify="right")
+
+    def row(label: str, values: list[str]) -> None:
+        table.add_row(label, *values)
+
+    runs = list(results.values())
+    fills = [r.mean_fill() for r in runs]
+    row("finished / refused", [f"{len(r.outcomes):,} / {len(r.refused):,}" for r in runs])
+    row("makespan", [f"{r.makespan_s:,.1f} s" for r in runs])
+    row("output tokens a second", [f"{_output(r) / max(r.makespan_s, 1e-9):,.0f}" for r in runs])
+    row("mean requests running", [f"{r.mean_batch:.1f}" for r in runs])
+    row("time to first token, mean", [f"{r.mean_ttft_s:,.3f} s" for r in runs])
+    row("  99th percentile", [f"{_percentile(r):,.3f} s" for r in runs])
+    row("time per output token, mean", [f"{1000 * r.mean_tpot_s:,.2f} ms" for r in runs])
+    row("prefix cache hit rate (tokens)", [f"{100 * r.hit_rate:.2f} %" for r in runs])
+    row("prefill tokens saved", [f"{sum(o.cached_tokens for o in r.outcomes):,}" for r in runs])
+    row("preemptions", [f"{r.preemptions:,}" for r in runs])
+    for use, label in (("written", "slots with token states"), ("reserved", "slots reserved, used later")):
+        row(label, [f"{100 * f[use]:.2f} %" for f in fills])
+    for use, label in (("internal", "slots reserved, never used"), ("external", "slots free, but fitting nobody")):
+        row(label, [f"{100 * f[use]:.2f} %" for f in fills])
+    console.print(table)
+
+
+def _output(replay: Replay) -> int:
+    return sum(o.request.output_len for o in replay.outcomes)
+
+
+def _percentile(replay: Replay) -> float:
+    return float(np.percentile([o.ttft_s for o in replay.outcomes], 99)) if replay.outcomes else 0.0
+
+
+def _print_comparison(console: Console, c: Comparison, measured: MeasuredRun, result: Replay) -> None:
+    from rich.table import Table
+
+    table = Table("", "replay", "measured", "error", title="Against the measured run")
+    rows = [
+        ("makespan (s)", result.makespan_s, measured.makespan_s, f"{100 * c.makespan:+.2f} %"),
+        ("mean time to first token (s)", result.mean_ttft_s, measured.mean_ttft_s, f"{100 * c.ttft:+.2f} %"),
+        (
+            "mean time per output token (ms)",
+            1000 * result.mean_tpot_s,
+            1000 * measured.mean_tpot_s,
+            f"{100 * c.tpot:+.2f} %",
+        ),
+        (
+            "mean pool fill (%)",
+            100 * float(c.fill_at_ticks.mean()),
+            100 * float(measured.fill.mean()),
+            f"{100 * c.fill:.2f} points on average",
+        ),
+        ("most requests running", float(result.series.running.max()), float(measured.running.max()), ""),
+    ]
+    for label, ours, theirs, error in rows:
+        table.add_row(label, f"{ours:,.2f}", f"{theirs:,.2f}", error)
+    order = "first come, first served" if result.admission_order == sorted(result.admission_order) else "not FCFS"
+    console.print(table)
+    console.print(
+        f"order of admission: {order}; first tokens {np.abs(c.first_token_s).mean():.2f} s off on average, "
+        f"running {c.running:.1f} and waiting {c.waiting:.1f} requests off"
+    )
+
+
+def _draw(
+    out: Path, results: dict[str, Replay], measured: MeasuredRun | None, comparison: Comparison | None
+) -> list[Path]:
+    from refsim.charts import serving as charts
+
+    out.mkdir(parents=True, exist_ok=True)
+    first = next(iter(results.values()))
+    axes = {
+        "pool_fill": charts.pool_fill(first, measured),
+        "queue": charts.queue(first, measured),
+        "hit_rate": charts.hit_rate(first),
+        "time_to_first_token": charts.latency(results, "ttft_s"),
+        "time_per_output_token": charts.latency(results, "tpot_s"),
+        "slot_use": charts.slot_use(results),
+        "waste": charts.waste(results),
+    }
+    if comparison is not None and measured is not None:
+        axes["residuals"] = charts.residuals(comparison, measured)
+    paths = []
+    for name, ax in axes.items():
+        paths.append(out / f"{name}.png")
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        figure.savefig(paths[-1])
+    return paths
+
+
+def _live(
+    console: Console, requests: list[Request], path: str, blocks: int, block_size: int, max_tokens: int, seed: int
+) -> None:
+    """Small copies of the requests through a real decoder; every text must be what it is alone."""
+    from refsim import model
+    from refsim.serving.live import LiveRequest, alone, ids_of_trace, run_live
+
+    decoder = model.random_decoder(seed=seed) if path == "random" else model.load(None if path == "default" else path)
+    rng = np.random.default_rng(seed)
+    longest = min(decoder.config.context, blocks * block_size) // 2
+    wants = []
+    for i, request in enumerate(requests[:MOST_LIVE]):
+        prompt = ids_of_trace(request, decoder.config.vocab, rng)[:longest]
+        wants.append(LiveRequest(tuple(prompt.tolist()), min(request.output_len, MOST_LIVE_OUTPUT), 1 + (i % 4 == 0)))
+    result = run_live(decoder, wants, num_blocks=blocks, block_size=block_size, max_tokens=max_tokens)
+    wrong = [key for key, ids in result.ids.items() if ids != alone(decoder, wants[key[0]], key[1])]
+    console.print(
+        f"{decoder.name}: {len(result.ids)} outputs of {len(wants)} requests in {result.steps} steps; "
+        f"{result.preemptions} preemptions, {result.hit_tokens} tokens hit, {result.evictions} blocks evicted, "
+        f"{result.copies} copied before a write"
+    )
+    if decoder.tokenizer is not None:
+        for key in list(result.ids)[:4]:
+            console.print(f"  request {key[0]}, output {key[1]}: {decoder.tokenizer.decode(result.ids[key])!r}")
+    if wrong:
+        raise ValueError(f"outputs {wrong} differ from the same requests run alone: the cache mixed sequences up")
+    console.print("every output equals that of its request run alone")
