@@ -19,7 +19,7 @@ from gpu.emulator.arguments import check_arguments, pack
 from gpu.emulator.build import DYNAMIC_SHARED_NBYTES
 from gpu.emulator.collect import collect_reports, collect_trace, printed
 from gpu.emulator.loaded import Entry, Loaded
-from gpu.emulator.memory import DeviceMemory, Tensor, arena, group
+from gpu.emulator.memory import DeviceMemory, Tensor, arena, bytes_at, group
 from gpu.emulator.report import KernelError, Report
 from gpu.emulator.trace import Trace
 
@@ -234,7 +234,7 @@ class Running:
         """What the kernel left in `__device__` variables stays there for the next launch, as on a GPU."""
         at = self.control.left
         for symbol in self.loaded.devices:
-            self.loaded.view(symbol)[:] = np.frombuffer((ctypes.c_uint8 * symbol.nbytes).from_address(at), np.uint8)
+            self.loaded.view(symbol)[:] = bytes_at(at, symbol.nbytes)
             at += symbol.nbytes
 
     def start(self) -> None:
