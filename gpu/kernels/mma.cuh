@@ -16,14 +16,26 @@ void refsim_mma(unsigned bfloat16, float* d, const unsigned* a, const unsigned* 
 void refsim_load_matrix(unsigned transposed, unsigned* out, const void* row, unsigned line);
 }
 
+// Operands are copied to registers first, as the instructions want them: so they are seen where they are memory.
+__device__ inline void mma_emulated(unsigned bfloat16, float* d, const unsigned* a, const unsigned* b, const float* c) {
+    unsigned ra[4] = {a[0], a[1], a[2], a[3]}, rb[2] = {b[0], b[1]};
+    float rc[4] = {c[0], c[1], c[2], c[3]}, rd[4];
+    refsim_mma(bfloat16, rd, ra, rb, rc, __LINE__);
+    for (int i = 0; i < 4; i++) d[i] = rd[i];
+}
 __device__ inline void mma_f16(float d[4], const unsigned a[4], const unsigned b[2], const float c[4]) {
-    refsim_mma(0, d, a, b, c, __LINE__);
+    mma_emulated(0, d, a, b, c);
 }
 __device__ inline void mma_bf16(float d[4], const unsigned a[4], const unsigned b[2], const float c[4]) {
-    refsim_mma(1, d, a, b, c, __LINE__);
+    mma_emulated(1, d, a, b, c);
 }
-__device__ inline void ldmatrix_x4(unsigned r[4], const void* row) { refsim_load_matrix(0, r, row, __LINE__); }
-__device__ inline void ldmatrix_x4_trans(unsigned r[4], const void* row) { refsim_load_matrix(1, r, row, __LINE__); }
+__device__ inline void load_matrix_emulated(unsigned transposed, unsigned* r, const void* row) {
+    unsigned out[4];
+    refsim_load_matrix(transposed, out, row, __LINE__);
+    for (int i = 0; i < 4; i++) r[i] = out[i];
+}
+__device__ inline void ldmatrix_x4(unsigned r[4], const void* row) { load_matrix_emulated(0, r, row); }
+__device__ inline void ldmatrix_x4_trans(unsigned r[4], const void* row) { load_matrix_emulated(1, r, row); }
 __device__ inline void cp_async_16(void* shared, const void* global) { refsim_copy_async(shared, global, 16, 16); }
 __device__ inline void cp_async_16_or_zero(void* shared, const void* global, bool there) {
     refsim_copy_async(shared, global, 16, there ? 16 : 0);

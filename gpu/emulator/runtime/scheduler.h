@@ -72,9 +72,11 @@ static Thread* pick() {
         if (warp->ready) return &warp->lanes[__builtin_ctz(warp->ready)];
         if (traced) flush_log();
         if (warp->paused) {
+            // Each time another lane goes first: one that spins would fill the log before the one it waits for.
+            u32 first = warp->rounds++ % 32, later = warp->paused >> first << first;
             warp->ready = warp->paused;
             warp->paused = 0;
-            continue;
+            return &warp->lanes[__builtin_ctz(later ? later : warp->ready)];
         }
         if (warp->converging) {
             converge(warp);

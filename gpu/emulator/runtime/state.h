@@ -39,6 +39,7 @@ struct Warp {
     u32 existing, ready, paused, converging, at_warp, done;
     u32 synced;              // time of the last __syncwarp by the whole warp
     u32 (*pair)[32];         // and of the last by any two lanes, made when partial masks are first used
+    u32 rounds;              // times that paused lanes were let go on
     u64 issued;              // warp accesses so far: the clock of the barrier timeline
 };
 
