@@ -36,6 +36,7 @@ def replay(
     fit: str = typer.Option("first", help="Where contiguous policies look for room: first or best fit."),
     max_len: int = typer.Option(2048, help="What the policy max reserves; longer requests are refused by it."),
     prefix_cache: bool = typer.Option(True, "--prefix-cache/--no-prefix-cache", help="Share cached prefixes."),
+    host_blocks: int = typer.Option(0, help="Blocks of a second tier in host memory, under the prefix cache."),
     device: str = typer.Option("H100", help="Whose peaks the step time uses. See: refsim devices."),
     memory_efficiency: float = typer.Option(0.8, help="Of the HBM peak; the default is calibrated (docs/serving.md)."),
     flops_efficiency: float = typer.Option(0.9, help="Of the matrix peak."),
@@ -89,7 +90,9 @@ def replay(
     measured = None if against is None else load_run(against, load_of)
     results = {}
     for name in policies:
-        memory = _memory(name, blocks, block_size, prefix_cache, fit, max_len, null_block=measured is not None)
+        memory = _memory(
+            name, blocks, block_size, prefix_cache, host_blocks, fit, max_len, null_block=measured is not None
+        )
         scheduler = Scheduler(memory, max_tokens=max_tokens, max_seqs=max_seqs)
         results[name] = _with_progress(console, name, load_of, scheduler, step_time)
     _print_summary(console, results, len(load_of))
@@ -102,11 +105,23 @@ def replay(
 
 
 def _memory(
-    policy: str, blocks: int, block_size: int, prefix_cache: bool, fit: str, max_len: int, *, null_block: bool
+    policy: str,
+    blocks: int,
+    block_size: int,
+    prefix_cache: bool,
+    host_blocks: int,
+    fit: str,
+    max_len: int,
+    *,
+    null_block: bool,
 ) -> Memory:
     if policy == "paged":
         # A measured engine counts its null block in the pool's size.
-        return PagedMemory(BlockManager(blocks, block_size, prefix_cache=prefix_cache, reserved=int(null_block)))
+        return PagedMemory(
+            BlockManager(
+                blocks, block_size, prefix_cache=prefix_cache, host_blocks=host_blocks, reserved=int(null_block)
+            )
+        )
     return ContiguousMemory(blocks * block_size, policy, fit=fit, max_len=max_len)
 
 

@@ -9,6 +9,7 @@ from refsim.kvcache.events import Event
 from refsim.kvcache.pool import BlockPool
 from refsim.kvcache.prefix import PrefixCache
 from refsim.kvcache.tables import BlockTables
+from refsim.kvcache.tiered import HostTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -37,6 +38,7 @@ class PoolBooks(BlockTables):
         *,
         tables: int = 1,
         prefix_cache: bool = False,
+        host_blocks: int = 0,
         free_order: Sequence[int] | None = None,
         reserved: int = 0,
         record: bool = False,
@@ -45,7 +47,10 @@ class PoolBooks(BlockTables):
         if prefix_cache and tables > 1:
             raise ValueError(f"prefix_cache needs one table for all layers (tables=1), not {tables}")
         self.pool = BlockPool(num_blocks, free_order=free_order, reserved=reserved)
-        self.prefix = PrefixCache(self.pool) if prefix_cache else None
+        if host_blocks and not prefix_cache:
+            raise ValueError(f"host_blocks={host_blocks} needs prefix_cache=True: only cached blocks go to the host")
+        host = HostTier(host_blocks) if host_blocks else None
+        self.prefix = PrefixCache(self.pool, host) if prefix_cache else None
         self.events: list[Event] | None = [] if record else None
         self._copied: list[Callable[[list[int], list[int]], None]] = []
         self._freed: list[Callable[[list[int]], None]] = []

@@ -10,7 +10,7 @@ class Event(NamedTuple):
 
     `kind` is `allocate` (fresh blocks), `share` (one more table holds them), `copy` (`blocks` were copied to `onto`
     before a write), `cache` (entered the prefix cache), `hit` (found there), `evict` (dropped from it), `free` (went
-    back on the free stack). `seq_id` is None where no sequence is concerned.
+    back on the free stack), `load` (came back from the host tier). `seq_id` is None where no sequence is concerned.
     """
 
     kind: str

@@ -27,7 +27,8 @@ class BlockManager(PoolBooks):
 
     `tables` is the number of block tables a sequence has: 1, shared by all layers, or the number of layers, and then
     all layers take their blocks from this pool. `prefix_cache=True` keeps full blocks for later sequences that begin
-    with the same token ids. `free_order` and `reserved` are BlockPool's. `record=True` keeps `events`.
+    with the same token ids; `host_blocks` adds a tier in host memory under it. `free_order` and `reserved` are
+    BlockPool's. `record=True` keeps `events`.
 
     >>> m = BlockManager(8, 16, free_order=[0, 3, 5, 1, 2, 4, 6, 7])
     >>> m.allocate(1, 40), m.table(1)
@@ -67,7 +68,8 @@ class BlockManager(PoolBooks):
             total = upto
         prefix = self.prefix if chain is not None else None
         hit = prefix.match(chain, total) if prefix is not None and chain is not None else []
-        start = len(hit) * self.block_size
+        below = prefix.match_host(chain, hit, total) if prefix is not None and chain is not None else []
+        start = (len(hit) + len(below)) * self.block_size
         length = total if chunk is None else min(total, start + chunk)
         must_fit = total if whole_must_fit else length
         needed = self.tables * blocks_for(must_fit, self.block_size) - len(hit)
@@ -78,6 +80,7 @@ class BlockManager(PoolBooks):
             prefix.hold(hit)
             if self.events is not None:
                 self._note("hit", seq_id, hit)
+        brought = [prefix.host.take(key) for key in below] if prefix is not None and prefix.host is not None else []
         columns = blocks_for(length, self.block_size) - len(hit)
         fresh = self._take(self.tables * columns, seq_id)
         if self.tables == 1:
@@ -85,7 +88,10 @@ class BlockManager(PoolBooks):
         else:
             rows = [fresh[t * columns : (t + 1) * columns] for t in range(self.tables)]
         seq = SequenceTable(rows, length, chain)
-        seq.computed, seq.cached = start, len(hit)
+        if prefix is not None and brought:
+            prefix.restore(below, brought, fresh[: len(below)])
+            self._note("load", seq_id, fresh[: len(below)])
+        seq.computed, seq.cached = start, len(hit) + len(below)
         self._sequences[seq_id] = seq
         return start
 

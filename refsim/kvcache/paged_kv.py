@@ -76,6 +76,9 @@ class PagedKV:
         self.k = np.full((*shape, head_dim), fill, self.dtype)
         self.v = np.full((*shape, v_head_dim), fill, self.dtype)
         manager.subscribe(copied=self._copy, freed=self._clear)
+        self._host: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        if manager.prefix is not None and manager.prefix.host is not None:
+            manager.prefix.host.subscribe(store=self._store, fetch=self._fetch, forget=self._host.__delitem__)
 
     @property
     def nbytes(self) -> int:
@@ -186,6 +189,12 @@ class PagedKV:
     def _copy(self, sources: list[int], targets: list[int]) -> None:
         self.k[:, targets] = self.k[:, sources]
         self.v[:, targets] = self.v[:, sources]
+
+    def _store(self, serial: int, block: int) -> None:
+        self._host[serial] = self.k[:, block].copy(), self.v[:, block].copy()
+
+    def _fetch(self, serial: int, block: int) -> None:
+        self.k[:, block], self.v[:, block] = self._host.pop(serial)
 
     def _clear(self, ids: list[int]) -> None:
         if self.poison:

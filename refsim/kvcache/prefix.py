@@ -10,12 +10,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from refsim.kvcache import chain as chains
+from refsim.kvcache.tiered import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from refsim.kvcache.chain import Chain
     from refsim.kvcache.pool import BlockPool
+    from refsim.kvcache.tiered import HostTier
 
 
 class PrefixCache:
@@ -33,8 +35,9 @@ class PrefixCache:
     (array([0, 1, 2], dtype=int32), array([0, 3, 4], dtype=int32))
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, host: HostTier | None = None) -> None:
         self.pool = pool
+        self.host = host
         self.pins = [0] * pool.num_blocks
         self._by_key: dict[int, int] = {}
         self._resting: OrderedDict[int, None] = OrderedDict()  # least recently used first
@@ -70,6 +73,29 @@ class PrefixCache:
             parent = serials[block]
         return found
 
+    def match_host(self, chain: Chain, hit: Sequence[int], tokens: int) -> list[int]:
+        """Keys of the blocks that follow a hit and lie in the host tier, still leaving a token to compute."""
+        found: list[int] = []
+        if self.host is None:
+            return found
+        parent = self._serial[hit[-1]] if hit else self._root(chain.salt)
+        for i in range(len(hit), max(0, tokens - 1) // chain.block_size):
+            entry = self.host.find(chain.keys()[i])
+            if entry is None or entry.parent != parent or entry.content != chain.contents[i]:
+                break
+            found.append(chain.keys()[i])
+            parent = entry.serial
+        return found
+
+    def restore(self, keys: Sequence[int], entries: Sequence[Entry], ids: Sequence[int]) -> None:
+        """Blocks taken from the host tier are cached again, in these fresh blocks."""
+        assert self.host is not None
+        for key, entry, block in zip(keys, entries, ids, strict=True):
+            self._by_key[key], self._key[block] = block, key
+            self._content[block], self._parent[block], self._serial[block] = entry
+            self.pool.refs[block] += 1
+            self.host.bring(entry, block)
+
     def resting(self, ids: Iterable[int]) -> int:
         """How many of these blocks are evictable now."""
         return sum(map(self._resting.__contains__, ids))
@@ -92,7 +118,11 @@ class PrefixCache:
         keys, oldest = self._key, self._resting.popitem
         ids = [oldest(last=False)[0] for _ in range(count)]
         for block in ids:
-            del self._by_key[keys[block]]  # type: ignore[arg-type]
+            key = keys[block]
+            assert key is not None
+            if self.host is not None:
+                self.host.put(key, Entry(self._content[block], self._parent[block], self._serial[block]), block)
+            del self._by_key[key]
             keys[block] = None
         return ids
 

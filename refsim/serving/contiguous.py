@@ -58,6 +58,10 @@ class ContiguousMemory:
         """Release the stretch."""
         self.arena.release(state.request.index)
 
+    def loaded_tokens(self) -> int:
+        """There is no lower tier."""
+        return 0
+
     def used_fraction(self) -> float:
         """Slots reserved, of all."""
         return 1 - self.arena.free / self.arena.size

@@ -78,6 +78,9 @@ class Memory(Protocol):
     def stop(self, state: State) -> None:
         """The request leaves, finished or preempted."""
 
+    def loaded_tokens(self) -> int:
+        """Tokens brought back from a lower tier since the last call."""
+
     def used_fraction(self) -> float:
         """The part of the cache that live requests hold."""
 
@@ -95,6 +98,7 @@ class PagedMemory:
     def __init__(self, manager: BlockManager, *, whole_prompt_must_fit: bool = True) -> None:
         self.manager = manager
         self.whole_prompt_must_fit = whole_prompt_must_fit
+        self._loaded = 0
 
     def ever_fits(self, request: Request) -> bool:
         """The last token generated needs no slot: nothing comes after it."""
@@ -136,6 +140,14 @@ class PagedMemory:
     def stop(self, state: State) -> None:
         """Drop the references."""
         self.manager.free(state.request.index)
+
+    def loaded_tokens(self) -> int:
+        """From the host tier, where there is one."""
+        host = None if self.manager.prefix is None else self.manager.prefix.host
+        if host is None:
+            return 0
+        fresh, self._loaded = host.loaded - self._loaded, host.loaded
+        return fresh * self.manager.block_size
 
     def used_fraction(self) -> float:
         """Blocks in tables over all usable ones; what only the prefix cache holds counts as free, as engines report."""

@@ -25,7 +25,8 @@ class Step:
 
     `scheduled` pairs each request with its number of new tokens. `decodes` of them have one, with `decode_context`
     tokens of context between them; `chunks` are the others, as (new tokens, tokens before them). `sampled` requests
-    have reached the end of what they know, and get a token. `admitted` lists the requests that just came in.
+    have reached the end of what they know, and get a token. `admitted` lists the requests that just came in;
+    K and V of `loaded_tokens` of theirs come from a lower tier first.
     """
 
     scheduled: list[tuple[State, int]] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Step:
     decodes: int = 0
     decode_context: int = 0
     sampled: int = 0
+    loaded_tokens: int = 0
     admitted: list[State] = field(default_factory=list)
 
     @property
@@ -90,6 +92,7 @@ class Scheduler:
                 i += 1
         if self.preemptions == before:
             self._admit(step, budget, now_s)
+        step.loaded_tokens = self.memory.loaded_tokens()
         return step
 
     def complete(self, step: Step, now_s: float) -> list[State]:

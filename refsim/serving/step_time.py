@@ -79,7 +79,8 @@ class Roofline:
 
     Weights are read once a step; decodes read their contexts; chunks attend to what is before them. `memory_nbytes_s`
     and `flops_s` are the device's peaks; `memory_efficiency` and `flops_efficiency` are what a run is calibrated with.
-    `kernel_s` is the gap between dependent kernels, of which there are `kernels_per_layer`.
+    `kernel_s` is the gap between dependent kernels, of which there are `kernels_per_layer`. What comes back from a host
+    tier crosses a link of `host_nbytes_s` before the step; what goes there does so meanwhile, and costs nothing here.
     """
 
     shape: DecoderShape
@@ -89,6 +90,7 @@ class Roofline:
     flops_efficiency: float = 0.9
     kernel_s: float = 0.0
     kernels_per_layer: int = 9
+    host_nbytes_s: float = 55e9
 
     def __post_init__(self) -> None:
         if min(self.memory_nbytes_s, self.flops_s) <= 0:
@@ -112,7 +114,8 @@ class Roofline:
             matrix = 4 * shape.layers * shape.heads * shape.head_dim * pairs / flops
             attention += max(matrix, (count + before) * shape.kv_token_nbytes / bandwidth)
         gaps = self.kernel_s * self.kernels_per_layer * shape.layers
-        return linear + head + sampling + attention + gaps
+        loads = step.loaded_tokens * shape.kv_token_nbytes / self.host_nbytes_s
+        return linear + head + sampling + attention + gaps + loads
 
     def on(self, memory_nbytes_s: float, flops_s: float) -> Roofline:
         """The same settings on another device: only its peaks change."""

@@ -30,11 +30,17 @@ class Life(RuleBasedStateMachine):
     prefix_cache = True
     tables = 1
     known_ids = True
+    host_blocks = 0
 
     @initialize(blocks=st.integers(1, 20), block_size=st.integers(1, 4))
     def start(self, blocks: int, block_size: int) -> None:
         self.manager = BlockManager(
-            blocks * self.tables, block_size, tables=self.tables, prefix_cache=self.prefix_cache, record=True
+            blocks * self.tables,
+            block_size,
+            tables=self.tables,
+            prefix_cache=self.prefix_cache,
+            host_blocks=self.host_blocks,
+            record=True,
         )
         self.kv = PagedKV(self.manager, 2, 1, 1)
         self.model: dict[int, tuple[list[int], int]] = {}
@@ -190,6 +196,12 @@ class LayeredLife(Life):
     tables = 2
 
 
+class TieredLife(Life):
+    """Evicted blocks go to a small host tier and come back with their values."""
+
+    host_blocks = 16
+
+
 class CollidingLife(Life):
     """Hashes so poor that most blocks collide: it may cost hits, but never a wrong number."""
 
@@ -204,7 +216,7 @@ class CollidingLife(Life):
             self.patch.undo()
 
 
-@pytest.mark.parametrize("kind", [Life, PlainLife, LayeredLife])
+@pytest.mark.parametrize("kind", [Life, PlainLife, LayeredLife, TieredLife])
 def test_a_long_life(kind: type[Life]) -> None:
     """The same operations drawn by chance, many more of them, in proportions that keep the pool busy."""
     rng = np.random.default_rng(20)
@@ -213,7 +225,9 @@ def test_a_long_life(kind: type[Life]) -> None:
         life.start(blocks=blocks, block_size=size)
         chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2, "pin": 1}
         for name in rng.choice(
-            list(chances), 2000 if kind is Life else 1000, p=np.array(list(chances.values())) / sum(chances.values())
+            list(chances),
+            2000 if kind.prefix_cache else 1000,
+            p=np.array(list(chances.values())) / sum(chances.values()),
         ):
             ids, which = rng.integers(0, 3, rng.integers(1, 8)).tolist(), int(rng.integers(100))
             if name == "allocate":
@@ -222,7 +236,7 @@ def test_a_long_life(kind: type[Life]) -> None:
                 life.allocate_what_begins_alike(which=which, more=ids)
             elif name == "append" and life.model:
                 life.append(which=which, ids=ids[:3])
-            elif name == "pin" and life.model and kind is Life:
+            elif name == "pin" and life.model and kind.prefix_cache:
                 life.pin(which=which)
                 if len(life.pins) > 1:
                     life.unpin()
@@ -237,6 +251,7 @@ def test_a_long_life(kind: type[Life]) -> None:
         expected = (
             ("allocate", "share", "cache", "hit", "evict", "free") if kind is Life else ("allocate", "share", "free")
         )
+        assert kind is not TieredLife or kinds["load"] >= 5, kinds
         assert all(kinds[k] >= 20 for k in expected), kinds
         assert size == 1 or kinds["copy"] >= 3, kinds
         life.teardown()
@@ -249,5 +264,7 @@ TestPlainLife = PlainLife.TestCase
 TestPlainLife.settings = few
 TestLayeredLife = LayeredLife.TestCase
 TestLayeredLife.settings = few
+TestTieredLife = TieredLife.TestCase
+TestTieredLife.settings = few
 TestCollidingLife = CollidingLife.TestCase
 TestCollidingLife.settings = few

@@ -1,0 +1,87 @@
+"""A second level under the prefix cache: blocks evicted from the GPU go to host memory, and come back when hit.
+
+Moving a block takes its bytes over the host link; recomputing it takes a prefill. Which is cheaper is what the tier is
+asked. Source: the attention text, the tiered cache of its last era; Mooncake, FAST 2025.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Entry(NamedTuple):
+    """What a cached block is known by: the bytes of its ids, its parent's number and its own."""
+
+    content: bytes
+    parent: int
+    serial: int
+
+
+class HostTier:
+    """Room for `capacity` blocks in host memory, least recently evicted dropped first.
+
+    `loaded` and `stored` count the blocks that have crossed the link. Whoever holds values subscribes: `store(serial,
+    block)` when a block leaves the GPU, `fetch(serial, block)` when it comes back, `forget(serial)` when it is dropped.
+
+    >>> tier = HostTier(1)
+    >>> tier.put(11, Entry(b"a", -1, 0), 5); tier.put(12, Entry(b"b", 0, 1), 6)
+    >>> tier.find(11), tier.find(12).serial, tier.stored
+    (None, 1, 2)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}; a host tier holds at least one block")
+        self.capacity = capacity
+        self.loaded = 0
+        self.stored = 0
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._store: list[Callable[[int, int], None]] = []
+        self._fetch: list[Callable[[int, int], None]] = []
+        self._forget: list[Callable[[int], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def subscribe(
+        self,
+        *,
+        store: Callable[[int, int], None],
+        fetch: Callable[[int, int], None],
+        forget: Callable[[int], None],
+    ) -> None:
+        """Have these called as blocks come and go."""
+        self._store.append(store)
+        self._fetch.append(fetch)
+        self._forget.append(forget)
+
+    def find(self, key: int) -> Entry | None:
+        """The block of that key, if it is here."""
+        return self._entries.get(key)
+
+    def put(self, key: int, entry: Entry, block: int) -> None:
+        """A block of the GPU is evicted to here."""
+        for store in self._store:
+            store(entry.serial, block)
+        self.stored += 1
+        replaced = self._entries.pop(key, None)
+        self._entries[key] = entry
+        while len(self._entries) > self.capacity or replaced is not None:
+            gone = replaced if replaced is not None else self._entries.popitem(last=False)[1]
+            replaced = None
+            for forget in self._forget:
+                forget(gone.serial)
+
+    def take(self, key: int) -> Entry:
+        """A block leaves for the GPU; `bring` says into which block there."""
+        return self._entries.pop(key)
+
+    def bring(self, entry: Entry, block: int) -> None:
+        """Its values arrive in a block of the GPU."""
+        self.loaded += 1
+        for fetch in self._fetch:
+            fetch(entry.serial, block)
