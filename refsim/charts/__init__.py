@@ -4,10 +4,25 @@ New figures are not registered with pyplot, so that nothing is left open: `chart
 shows in a notebook, and `.figure.savefig("traffic.png")` writes it.
 """
 
+from refsim.charts.filmstrip import draw_softmax_frame, filmstrip, softmax_frames
+from refsim.charts.lookup import block_lookup
 from refsim.charts.pool import pool_map
+from refsim.charts.pool_film import PoolFilm
 from refsim.charts.roofline import roofline
 from refsim.charts.softmax import softmax_walk
 from refsim.charts.style import human_nbytes
 from refsim.charts.traffic import traffic_by_algorithm, traffic_by_length
 
-__all__ = ["human_nbytes", "pool_map", "roofline", "softmax_walk", "traffic_by_algorithm", "traffic_by_length"]
+__all__ = [
+    "PoolFilm",
+    "block_lookup",
+    "draw_softmax_frame",
+    "filmstrip",
+    "human_nbytes",
+    "pool_map",
+    "roofline",
+    "softmax_frames",
+    "softmax_walk",
+    "traffic_by_algorithm",
+    "traffic_by_length",
+]

@@ -21,13 +21,20 @@ def scores(row, head):
     return K[:, head // 2] @ Q[row, head] / 2
 
 
+def test_some_of_these_rows_fade_and_some_do_not():
+    first = {(r, h): scores(r, h)[:4].max() == scores(r, h).max() for r in range(2) for h in range(4)}
+    assert 0 < sum(first.values()) < 8
+
+
 def walk(algorithm, **options):
     return softmax_frames(algorithm.steps(Q, K, V, tile=(2, 4), **options), row=1, program=(1, 0))
 
 
-def test_frames_of_flash_hold_the_weights_of_the_keys_seen_so_far():
-    frames = softmax_frames(attention.flash.steps(Q, K, V, tile=(2, 4)), row=1, program=(1, 1))
-    s = scores(1, 3)
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("head", range(4))
+def test_frames_of_flash_hold_the_weights_of_the_keys_seen_so_far(row, head):
+    frames = softmax_frames(attention.flash.steps(Q, K, V, tile=(2, 4)), row=row, program=divmod(head, 2))
+    s = scores(row, head)
     assert [frame.name for frame in frames] == ["absorb"] * 3 + ["write"]
     for frame, stop in zip(frames, (4, 8, 11), strict=False):
         seen = s[:stop]
@@ -36,7 +43,7 @@ def test_frames_of_flash_hold_the_weights_of_the_keys_seen_so_far():
         assert frame.new.stop == stop
         assert (frame.m, frame.l) == (pytest.approx(seen.max()), pytest.approx(np.exp(seen - seen.max()).sum()))
         p = np.exp(seen) / np.exp(seen).sum()
-        np.testing.assert_allclose(frame.out, p @ V[:stop, 1])
+        np.testing.assert_allclose(frame.out, p @ V[:stop, head // 2])
     np.testing.assert_allclose(frames[-1].weights, np.exp(s) / np.exp(s).sum())
     assert frames[-1].lse == pytest.approx(np.log(np.exp(s).sum()))
     assert sum(frame.hbm_nbytes for frame in frames) > 0
@@ -89,6 +96,9 @@ def test_a_strip_has_an_axes_a_frame_with_a_bar_a_seen_key():
     assert len({ax.figure for ax in axes}) == 1
     assert [len(ax.patches) for ax in axes] == [4, 8, 11, 11]
     np.testing.assert_allclose([bar.get_height() for bar in axes[1].patches], frames[1].weights[:8])
+    colours = [bar.get_facecolor() for bar in axes[1].patches]
+    assert len(set(colours[:4])) == len(set(colours[4:])) == 1
+    assert colours[0] == axes[2].patches[7].get_facecolor() != colours[4] == axes[2].patches[8].get_facecolor()
     assert axes[1].get_title() == f"keys 4–7\nm {frames[1].m:.2f}   l {frames[1].l:.2f}"
     assert axes[3].get_title() == f"write\nLSE {frames[3].lse:.2f}"
 

@@ -371,6 +371,17 @@ def test_a_write_to_a_tile_that_shares_its_inputs_memory_makes_older_views_stale
         assert tile.data.tolist() == [6.0, 6.0], "from then on they share one memory"
 
 
+def test_a_product_may_be_added_to_a_tile_that_was_loaded():
+    machine, kernel = one()
+    host = np.ones((1, 1))
+    x = machine.hbm("x", host)
+    with kernel as k, k.programs() as prog:
+        a, b, acc = (prog.load(x, ..., into=prog.buffer(name, (1, 1), "float64")) for name in ("a", "b", "acc"))
+        prog.mma(a, b, acc=acc)
+        assert acc.data.item() == 2
+    assert host.item() == 1
+
+
 def test_a_store_must_fit_its_place():
     machine, kernel = one()
     x, y = machine.hbm("x", np.ones(2)), machine.empty("y", (3,), "float64")
