@@ -151,9 +151,17 @@ def _bounds(kernel: KernelText | None) -> str:
     return ", ".join(f"(unsigned)({v})" for v in values)
 
 
-def _unit(text: str, names: Sequence[str], kernels: dict[str, KernelText], *, dynamic: bool) -> str:
-    """The whole translation unit: the header, the text as written, and a table of its kernels."""
-    lines = ['#include "refsim_cuda.h"', '#line 1 "kernel.cu"', text, '#line 1 "refsim_table"']
+def _own_headers(texts: Sequence[str]) -> list[str]:
+    """The emulator's headers that the texts include: they go first, out of reach of the user's macros."""
+    names = re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", "\n".join(texts), flags=re.MULTILINE)
+    return [name for name in dict.fromkeys(names) if (HEADERS / name).exists() and name != "assert.h"]
+
+
+def _unit(
+    text: str, names: Sequence[str], kernels: dict[str, KernelText], before: Sequence[str], *, dynamic: bool
+) -> str:
+    """The whole translation unit: the headers, the text as written, and a table of its kernels."""
+    lines = ['#include "refsim_cuda.h"', *before, '#line 1 "kernel.cu"', text, '#line 1 "refsim_table"']
     if dynamic:
         lines.append(
             'extern "C" __attribute__((visibility("hidden"), used, aligned(1024))) unsigned char '
@@ -165,6 +173,14 @@ def _unit(text: str, names: Sequence[str], kernels: dict[str, KernelText], *, dy
         quoted = name.replace('"', '\\"')
         lines.append(f'REFSIM_KERNEL({i}, "{quoted}", {_bounds(kernel)}, {name})')
     return "\n".join(lines) + "\n"
+
+
+def _macro(option: str) -> str:
+    """A -D or -U option as the line of text that it stands for."""
+    name, equals, value = option[2:].partition("=")
+    if option.startswith("-U"):
+        return f"#undef {name}"
+    return f"#define {name} {value if equals else '1'}"
 
 
 def _readable(errors: str) -> str:
@@ -205,8 +221,11 @@ def build(
     host = host_options(options)
     headers = _local_headers(text, host)
     dynamic = dynamic or any(rewrite(p.read_text())[1] for p in headers.values())
-    unit = _unit(body, names, kernels, dynamic=dynamic)
-    flags = [*tool.kernel_flags(traced=traced), *host]
+    macros = [o for o in host if o.startswith(("-D", "-U"))]
+    before = [f"#include <{name}>" for name in _own_headers([text, *(p.read_text() for p in headers.values())])]
+    before += [_macro(option) for option in macros]
+    unit = _unit(body, names, kernels, before, dynamic=dynamic)
+    flags = [*tool.kernel_flags(traced=traced), *(o for o in host if o not in macros)]
     runtime = build_runtime(tool)
     key = _digest(unit, *flags, str(runtime), *(p.read_text() for p in headers.values()))
     target = cache_folder() / f"kernel-{key}.so"

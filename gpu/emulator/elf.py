@@ -37,7 +37,7 @@ class Symbol:
     @property
     def owner(self) -> str:
         """The linker name of the function that a local static belongs to, as far as it can be read off."""
-        return self.name[2:]
+        return self.name[3:]
 
 
 class Elf:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 COMMON = (
     *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-g1", "-gdwarf-4"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-strict-aliasing", "-ffp-contract=off"),
+    "-fno-builtin-printf",
     *("-Werror=vla", "-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused"),
 )
 # Instructions are counted as they are written: no loops turned into vectors or library calls, no copies of code for

@@ -1,6 +1,11 @@
 // What nvcc and NVRTC put in front of every kernel, for a host compiler: keywords, index variables, intrinsics.
 #pragma once
-#define printf refsim_printf
+#ifdef __APPLE__
+#define REFSIM_SYMBOL(name) "_" name
+#else
+#define REFSIM_SYMBOL(name) name
+#endif
+extern "C" int printf(const char*, ...) __asm__(REFSIM_SYMBOL("refsim_printf"));
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
@@ -35,11 +40,6 @@
 #define __restrict__ __restrict
 #endif
 
-#ifdef __APPLE__
-#define REFSIM_SYMBOL(name) "_" name
-#else
-#define REFSIM_SYMBOL(name) name
-#endif
 extern "C" {
 extern const uint3 threadIdx __asm__(REFSIM_SYMBOL("refsim_thread_idx"));
 extern const uint3 blockIdx __asm__(REFSIM_SYMBOL("refsim_block_idx"));
