@@ -2,7 +2,8 @@
 
 from refsim.machine.hbm import HBMArray, UncountedAccess
 from refsim.machine.ledger import Key, Ledger, Work
-from refsim.machine.machine import DEFAULT_SRAM_NBYTES, Kernel, Machine, Programs, SramOverflow
+from refsim.machine.machine import DEFAULT_SRAM_NBYTES, Kernel, Machine
+from refsim.machine.programs import Programs, SramOverflow
 from refsim.machine.steps import Algorithm, Step, Walk, Watch, algorithm
 from refsim.machine.tile import Buffer, StaleTile, Tile
 

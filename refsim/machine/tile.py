@@ -16,7 +16,7 @@ from refsim.machine.hbm import HBMArray
 from refsim.numerics import round_to
 
 if TYPE_CHECKING:
-    from refsim.machine.machine import Programs
+    from refsim.machine.programs import Programs
 
 # One evaluation of the special-function unit each.
 _TRANSCENDENTAL = {np.exp, np.exp2, np.expm1, np.log, np.log2, np.log1p, np.tanh, np.sin, np.cos, np.sqrt}
