@@ -24,6 +24,7 @@ class ContiguousMemory:
         self.reservation = reservation
         self.max_len = max_len
         self._refused: set[int] = set()
+        self._written: dict[int, int] = {}
 
     @property
     def refused_with_room(self) -> int:
@@ -41,10 +42,12 @@ class ContiguousMemory:
             if self.arena.free >= need:
                 self._refused.add(state.request.index)
             return None
+        self._written[state.request.index] = min(state.tokens, budget)
         return 0
 
     def grow(self, state: State, count: int) -> bool:
         """The slots are there."""
+        self._written[state.request.index] += count
         return True
 
     def commit(self, state: State, count: int) -> None:
@@ -57,6 +60,7 @@ class ContiguousMemory:
     def stop(self, state: State) -> None:
         """Release the stretch."""
         self.arena.release(state.request.index)
+        del self._written[state.request.index]
 
     def loaded_tokens(self) -> int:
         """There is no lower tier."""
@@ -68,7 +72,7 @@ class ContiguousMemory:
 
     def fill(self, running: list[State], head: Request | None) -> Fill:
         """Free slots are external waste while the head of the queue fits in no hole."""
-        written = sum(s.computed for s in running)
+        written = sum(self._written.values())
         wanted = sum(s.request.total_len for s in running)
         held = self.arena.size - self.arena.free
         stuck = head is not None and self._need(head) > self.arena.largest_hole

@@ -158,9 +158,10 @@ class PagedMemory:
         """Waste is the unfilled end of each sequence's last block; any free block serves anybody."""
         stats = self.manager.stats()
         size = self.manager.block_size
-        ahead = sum(
-            min(-s.computed % size, max(0, s.request.total_len - 1 - s.computed)) for s in running if s.computed
-        )
+        ahead = 0
+        for state in running:
+            length = self.manager.length(state.request.index)
+            ahead += min(-length % size, max(0, state.request.total_len - 1 - length))
         return Fill(
             total=stats.usable * size,
             written=stats.used * size - stats.unused_slots,

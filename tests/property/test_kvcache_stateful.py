@@ -226,7 +226,7 @@ def test_a_long_life(kind: type[Life]) -> None:
         chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2, "pin": 1}
         for name in rng.choice(
             list(chances),
-            2000 if kind.prefix_cache else 1000,
+            1500 if kind.prefix_cache else 1000,
             p=np.array(list(chances.values())) / sum(chances.values()),
         ):
             ids, which = rng.integers(0, 3, rng.integers(1, 8)).tolist(), int(rng.integers(100))

@@ -1,0 +1,136 @@
+"""Figures of a replay say what the replay says; and the command line from end to end."""
+
+import numpy as np
+import pytest
+
+from refsim.charts import serving as charts
+from refsim.cli import main
+from refsim.kvcache import BlockManager
+from refsim.serving import ContiguousMemory, Linear, PagedMemory, Request, Scheduler, replay
+from refsim.serving.measured import MeasuredRun, compare
+
+ONE = {"hash_ids": (1, 2), "hash_block": 4, "hashed_len": 8}
+
+
+@pytest.fixture(scope="module")
+def result():
+    requests = [Request(i, 3.0 * i, 8, 4, **ONE) for i in range(3)]
+    manager = BlockManager(6, 4, prefix_cache=True)
+    return replay(requests, Scheduler(PagedMemory(manager)), Linear(0.5, 0, 0), fill_every_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def run() -> MeasuredRun:
+    at = np.array([0.0, 3.0, 6.0])
+    ticks = np.array([1.0, 4.0])
+    one = np.ones(2)
+    return MeasuredRun(at, at, at + 1, at + 4, np.full(3, 4.0), ticks, one, 0 * one, 0.5 * one)
+
+
+def test_pool_fill_falls_to_zero_between_requests(result) -> None:
+    x, y = charts.pool_fill(result).lines[0].get_data()
+    assert y.max() == pytest.approx(50.0)  # three of six blocks
+    assert y[(x > 2.0) & (x < 3.0)].tolist() == []
+    assert y[x == 2.0].tolist() == [50.0, 0.0]
+    assert y[x == 3.0].tolist() == [0.0]
+
+
+def test_queue_and_measured_lines(result, run) -> None:
+    ax = charts.queue(result, run)
+    assert len(ax.lines) == 4
+    assert ax.lines[0].get_ydata().max() == 1
+    assert ax.lines[1].get_ydata().tolist() == [1, 1]
+
+
+def test_hit_rate_is_cumulative(result) -> None:
+    (line,) = charts.hit_rate(result).lines
+    assert line.get_ydata().tolist() == pytest.approx([0.0, 25.0, 100 * 8 / 24])
+
+
+def test_latency_is_a_distribution(result) -> None:
+    (line,) = charts.latency({"paged": result}, "ttft_s").lines
+    assert line.get_xdata().tolist() == [0.5, 0.5, 0.5]
+    assert line.get_ydata()[-1] == 100
+    (line,) = charts.latency({"paged": result}, "tpot_s").lines
+    assert line.get_xdata().tolist() == [500.0] * 3
+
+
+def test_bars_add_up_to_the_cache(result) -> None:
+    other = replay([Request(0, 0.0, 5, 3)], Scheduler(ContiguousMemory(40, "max", max_len=30)), Linear())
+    ax = charts.slot_use({"paged": result, "max": other})
+    widths = np.array([[bar.get_width() for bar in group] for group in ax.containers])
+    assert widths.sum(axis=0) == pytest.approx([100, 100])
+    internal = next(g for g in ax.containers if g.get_label() == "reserved, never used")
+    assert internal[1].get_width() == pytest.approx(100 * 22 / 40)
+
+
+def test_waste_and_capacity(result) -> None:
+    assert charts.waste({"paged": result}).lines[0].get_ydata().max() <= 100 * 3 / 24
+    ax = charts.capacity_curve({10: 0.1, 1000: 0.3}, 0.33)
+    assert ax.lines[0].get_ydata().tolist() == [10.0, 30.0]
+    assert ax.lines[1].get_ydata()[0] == 33.0
+
+
+def test_residuals_are_replay_less_measured(result, run) -> None:
+    c = compare(result, run)
+    ax = charts.residuals(c, run)
+    assert ax.lines[1].get_ydata().tolist() == pytest.approx([-0.5, -0.5, -0.5])
+    assert ax.lines[2].get_ydata().tolist() == pytest.approx([-2.0, -2.0, -2.0])
+    assert c.fill == pytest.approx(0.0)
+    assert c.ttft == pytest.approx(-0.5)
+
+
+def test_the_command_without_a_file(tmp_path, capsys) -> None:
+    assert (
+        main(
+            [
+                "replay",
+                "--requests",
+                "30",
+                "--blocks",
+                "200",
+                "--policy",
+                "paged",
+                "--policy",
+                "max",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "30 / 0" in out
+    assert len(list(tmp_path.glob("*.png"))) == 7
+
+
+def test_the_command_with_real_values(capsys) -> None:
+    assert main(["replay", "--requests", "4", "--blocks", "40", "--model", "random"]) == 0
+    assert "every output equals" in capsys.readouterr().out
+
+
+def test_the_command_against_a_measured_run(shared_data, tmp_path, capsys) -> None:
+    folder = shared_data / "vllm_measured"
+    trace, run = str(folder / "sharegpt300_llama31_blk16.jsonl"), str(folder / "rtx4090_llama31_8b")
+    arguments = ["--blocks", "2588", "--device", "RTX 4090", "--against", run, "--out", str(tmp_path)]
+    assert main(["replay", trace, *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "first come, first served" in out
+    assert (tmp_path / "residuals.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "guess"], "policy 'guess' is unknown"),
+        (["--device", "Z80"], "Z80"),
+        (["--blocks", "0"], "num_blocks is 0"),
+        (["--block-size", "0"], "block_size=0"),
+        (["--host-blocks", "5", "--no-prefix-cache"], "needs prefix_cache"),
+        (["/no/such/trace.csv"], "No such file"),
+        (["--memory-efficiency", "1.5"], "efficiencies are 1.5"),
+    ],
+)
+def test_wrong_arguments_are_explained(arguments, message, capsys) -> None:
+    assert main(["replay", "--requests", "5", *arguments]) == 2
+    assert message in capsys.readouterr().err
