@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -162,14 +163,23 @@ def _reduce(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None,
                 some = np.maximum(l, np.finfo(acc).tiny)
                 np.divide(weights, some[..., None, :], out=weights)
                 out = prog.buffer("o", (plan.rows, plan.Dv), acc).full(0, rows, plan.Dv)
-                o_buffer = prog.buffer("o_partial", (plan.tile_tokens, plan.rho, plan.Dv), acc)
-                for split in range(S):
-                    o = prog.load(parts.o, np.s_[:, :, split, at], into=o_buffer).reshape(rows, plan.Dv)
-                    np.multiply(o, weights[..., split, :, None], out=o)
-                    np.add(out, o, out=out)
+                few = few_tokens(plan)
+                o_buffer = prog.buffer("o_partial", (few, plan.rho, plan.Dv), acc)
+                for split, first in product(range(S), range(0, len(tokens), few)):
+                    part = slice(first, min(first + few, len(tokens)))
+                    in_hbm = slice(at.start + part.start, at.start + part.stop)
+                    in_tile = slice(part.start * plan.rho, part.stop * plan.rho)
+                    o = prog.load(parts.o, np.s_[:, :, split, in_hbm], into=o_buffer).reshape(-1, plan.Dv)
+                    np.multiply(o, weights[..., split, in_tile, None], out=o)
+                    np.add(out[..., in_tile, :], o, out=out[..., in_tile, :])
                 lse = m + np.log(some)
                 call.store(prog, seq, tokens, out, lse)
                 yield watch.step("reduce", machine, "reduce", index, weights=weights, out=out, lse=lse)
+
+
+def few_tokens(plan: Plan) -> int:
+    """Tokens whose partial answers are on chip at once: about 16 rows, so that `out` and they fit where a tile did."""
+    return min(plan.tile_tokens, max(1, 16 // plan.rho))
 
 
 def _load_scalars(prog: Programs, plan: Plan, source: HBMArray, at: slice, num_splits: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from refsim.attention.plan import Plan
-from refsim.attention.split_kv import Handover
+from refsim.attention.split_kv import Handover, few_tokens
 from refsim.cost.closed_form import stages
 from refsim.cost.closed_form.count import Count, Inputs, InputTypes
 from refsim.cost.closed_form.tiled import lengths, paged_inputs, walk_keys
@@ -102,7 +102,7 @@ def _reduce(plan: Plan, inputs: Inputs, num_splits: int, handover: Handover) -> 
     count.on_chip("o", reads=elems, writes=elems)
     count.flops += 2 * elems
     stages.store(count, total)
-    held = (num_splits * (1 if handover == "lse" else 2) + 2 * Dv) * plan.rows
-    per_head = plan.rho if plan.variant.sinks is not None else 0
+    held = (num_splits * (1 if handover == "lse" else 2) + Dv) * plan.rows
+    held += few_tokens(plan) * plan.rho * Dv + (plan.rho if plan.variant.sinks is not None else 0)
     # m, shift, l, l or tiny, ln of it and lse live at the end.
-    return count.ledger(total.programs, (held + per_head + 6 * total.peaks.rows) * acc.itemsize)
+    return count.ledger(total.programs, (held + 6 * total.peaks.rows) * acc.itemsize)
