@@ -73,24 +73,21 @@ class Estimate:
         ]
 
     def __str__(self) -> str:
-        head, *body = self._cells()
+        table = list(self._cells())
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [f"{self.device.title}, matrix products in {self.dtype}; microseconds"]
-        for name, *cells, bound in [head, *body]:
-            lines.append(f"{name:<12}" + "".join(f"{cell:>12}" for cell in cells) + f"  {bound}")
+        for name, *cells, bound in table:
+            numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True))
+            lines.append(f"{name:<{widths[0]}}{numbers}  {bound}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, *body = ("".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) for tag, cells in self._tagged())
-        return (
-            f"<table><caption>{html.escape(self.device.title)}, matrix products in {self.dtype}; microseconds"
-            f"</caption><thead><tr>{head}</tr></thead><tbody>"
-            + "".join(f"<tr>{row}</tr>" for row in body)
-            + "</tbody></table>"
-        )
-
-    def _tagged(self) -> Iterator[tuple[str, list[str]]]:
-        for i, cells in enumerate(self._cells()):
-            yield ("td" if i else "th"), cells
+        rows = [
+            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+            for tag, cells in zip(("th", *("td" for _ in (*self.kernels, "all"))), self._cells(), strict=True)
+        ]
+        caption = html.escape(f"{self.device.title}, matrix products in {self.dtype}; microseconds")
+        return f"<table><caption>{caption}</caption>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
 
     def _cells(self) -> Iterator[list[str]]:
         resources = list(RESOURCES)
