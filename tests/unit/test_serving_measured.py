@@ -34,16 +34,16 @@ def test_what_was_measured_is_read_as_published(measured) -> None:
     assert run.running.max() == 49
 
 
-def test_times_are_within_five_percent(measured) -> None:
+def test_times_are_within_one_percent(measured) -> None:
     _, _, c = measured
-    assert abs(c.makespan) < 0.05
-    assert abs(c.ttft) < 0.05
-    assert abs(c.tpot) < 0.05
+    assert abs(c.makespan) < 0.01
+    assert abs(c.ttft) < 0.01
+    assert abs(c.tpot) < 0.01
 
 
-def test_fill_is_within_three_points(measured) -> None:
+def test_fill_is_within_two_points(measured) -> None:
     _, _, c = measured
-    assert c.fill < 0.03
+    assert c.fill < 0.02
 
 
 def test_admission_is_first_come_first_served_as_it_was(measured) -> None:

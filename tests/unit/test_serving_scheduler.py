@@ -45,7 +45,9 @@ def test_prompts_come_in_chunks_under_the_budget_and_decodes_go_first() -> None:
 def test_the_work_of_a_step() -> None:
     s = scheduler(100, max_tokens=10)
     queue(s, (6, 3), (12, 2))
-    s.complete(s.schedule(0), 1)
+    step = s.schedule(0)
+    assert (step.tokens, step.decodes, step.chunks, step.sampled) == (10, 0, [(6, 0), (4, 0)], 1)
+    s.complete(step, 1)
     step = s.schedule(1)
     assert (step.tokens, step.decodes, step.decode_context, step.chunks, step.sampled) == (9, 1, 7, [(8, 4)], 2)
 
@@ -88,6 +90,19 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
         s.complete(s.schedule(now), now + 1)
     step = s.schedule(2)
     assert (plan(step), step.admitted) == ([(0, 1)], [])
+    assert [x.request.index for x in s.waiting] == [1, 2], "the preempted one is next"
+
+
+def test_not_even_a_chunk_that_would_fit() -> None:
+    s = scheduler(4, max_tokens=5, whole_prompt_must_fit=False)
+    queue(s, (7, 5), (7, 5))
+    for now in range(9):
+        step = s.schedule(now)
+        if s.preemptions:
+            break
+        s.complete(step, now + 1)
+    assert (s.preemptions, plan(step), step.admitted) == (1, [(0, 1)], [])
+    assert s.memory.manager.available == 1
 
 
 def test_a_request_can_preempt_itself_only() -> None:
