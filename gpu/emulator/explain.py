@@ -83,7 +83,7 @@ def _what(running: Running, namer: Namer, raw: native.Report, where: str, other:
         return f"{VERB[direction]} {where}, which the kernel takes as const (or the array is read-only)"
     if check in ("out_of_bounds", "misaligned") and not detail:
         return f"{VERB[direction]} {raw.size} bytes at {where}"
-    if check == "crash" and raw.size and raw.address:
+    if check == "crash" and raw.size:
         return f"{detail} at {where}"
     return detail + (f", {other}" if other and check in ("barrier", "mask") else "")
 

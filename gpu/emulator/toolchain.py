@@ -14,12 +14,15 @@ from dataclasses import dataclass
 COMMON = (
     *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-g1", "-gdwarf-4"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-strict-aliasing", "-ffp-contract=off"),
-    "-fno-builtin-printf",
+    *("-fno-builtin-printf", "-fno-delete-null-pointer-checks", "-fstack-clash-protection"),
     *("-Werror=vla", "-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused"),
 )
 # Instructions are counted as they are written: no loops turned into vectors or library calls, no copies of code for
 # the two ways into it.
-GCC = ("-fno-gnu-unique", "-fno-thread-jumps", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize")
+GCC = (
+    *("-fno-gnu-unique", "-fno-thread-jumps", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
+    "-fno-isolate-erroneous-paths-dereference",
+)
 CLANG = ("-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-fno-builtin-memset", "-fno-builtin-memcpy")
 TRACED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds")
 TRACED_GCC = ("--param", "tsan-instrument-func-entry-exit=0")

@@ -8,16 +8,14 @@
 static void catch_access(u64 address, u32 size) {
     u64 page = address & ~4095ull, end = (address + size + 4095) & ~4095ull;
     bool ours = address - arena.base < arena.nbytes;
-    if (address >= 65536) {
-        for (u64 p = page; p < end; p += 4096) {
-            if (!ours && msync((void*)p, 4096, MS_ASYNC) == 0) continue;  // something is there already
+    if (address < 65536) return;  // nothing can be put at the null page: the fault follows, and its report
+    for (u64 p = page; p < end; p += 4096) {
+        if (!ours && msync((void*)p, 4096, MS_ASYNC) == 0) continue;  // something is there already
+        if (ours)
             mprotect((void*)p, 4096, PROT_READ | PROT_WRITE);
-            if (ours) continue;
+        else
             mmap((void*)p, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        }
-        return;
     }
-    leave();  // nothing can be put at the null page
 }
 
 static __attribute__((noinline)) void out_of_bounds(u64 address, u32 size, u32 direction, u64 pc, i32 region) {

@@ -1,4 +1,3 @@
-#include <assert.h>
 extern "C" __global__ void k(const int* table, int n) {
 #ifndef MENDED
     assert(table[threadIdx.x] < n);  // HERE

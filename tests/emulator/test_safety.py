@@ -1,0 +1,135 @@
+"""Nothing that a kernel does takes Python down, and nothing of it is left behind."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gpu import emulator
+from gpu.emulator import KernelError, RawKernel
+
+X = np.arange(64, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("x[threadIdx.x + 5000000] = 1;", "memory fault at element 5000"),
+        ("x[-3000000] = 1;", "memory fault"),
+        ("*(volatile float*)nullptr = 1;", "memory fault at address 0x0: a null pointer"),
+        ("*(volatile float*)0x123456789000 = 1;", "foreign memory"),
+        ("volatile int zero = 0; x[0] = 100 / zero;", "division by zero"),
+        ("volatile float big[100000]; big[threadIdx.x] = 1; x[0] = big[3];", "stack overflow"),
+        ("__trap();", "__trap"),
+        ("__builtin_trap();", "illegal instruction"),
+    ],
+)
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_crash_is_a_report(body, message, traced):
+    code = f'extern "C" __global__ void k(float* x) {{\n    {body}\n}}'
+    x = X.copy()
+    checks = {"out_of_bounds": "ignore", "race": "ignore"}
+    if traced and (("x[" in body and "fault" in message) or "foreign" in message):
+        pytest.skip("with tracing, such an access is caught before it faults")
+    with pytest.raises(KernelError, match=message) as caught:
+        RawKernel(code, "k", traced=traced, checks=checks)(1, 32, (x,))
+    assert caught.value.report.check == "crash"
+    assert caught.value.report.line == (1 if message == "stack overflow" else 2)  # the room is taken on entry
+    np.testing.assert_array_equal(x, X)
+
+
+def test_bigger_stacks_on_request():
+    code = r"""extern "C" __global__ void k(float* x) {
+    volatile float big[100000];
+    big[threadIdx.x] = threadIdx.x;
+    x[threadIdx.x] = big[threadIdx.x];
+}"""
+    x = np.zeros(4, np.float32)
+    emulator.run(code, 1, 4, (x,), name="k", stack_nbytes=1 << 20)
+    assert list(x) == [0, 1, 2, 3]
+
+
+def test_an_endless_loop_is_given_up():
+    code = 'extern "C" __global__ void k(volatile float* x) { while (x[0] == 0) { } }'
+    x = np.zeros(1, np.float32)
+    for traced in (True, False):
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"longer than 0\.3 s"):
+            emulator.run(code, 1, 1, (x,), name="k", traced=traced, timeout=0.3)
+        assert time.monotonic() - begin < 30  # and not for ever
+
+
+def test_a_killed_worker_is_an_error():
+    code = 'extern "C" __global__ void k(volatile float* x) { while (x[0] == 0) { } }'
+    from gpu.emulator.launch import Running, Settings, modes
+
+    kernel = RawKernel(code, "k")
+    running = Running(
+        kernel._loaded, kernel.entry, (1, 1, 1), (1, 1, 1), (np.zeros(1, np.float32),), 0, Settings(modes(None))
+    )
+    with running.prepared():
+        running.start()
+        os.kill(running.pids[0], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="was it killed"):
+            running.wait()
+
+
+def test_no_worker_and_no_descriptor_stays():
+    kernel = RawKernel('extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1; }', "k")
+    x = np.zeros(64, np.float32)
+    kernel(1, 64, (x,))
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(20):
+        kernel(1, 64, (x,))
+    with pytest.raises(KernelError):
+        kernel(1, 65, (x,))
+    assert (x == 21).all()
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_launches_from_several_threads():
+    kernel = RawKernel('extern "C" __global__ void k(float* x, float a) { x[threadIdx.x] += a; }', "k")
+    arrays = [np.zeros(64, np.float32) for _ in range(4)]
+
+    def work(i):
+        for _ in range(5):
+            kernel(1, 64, (arrays[i], np.float32(i)))
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert [a[0] for a in arrays] == [0, 5, 10, 15]
+
+
+def test_a_local_array_and_pointers_to_it_are_no_traffic():
+    code = r"""
+__device__ void fill(float* p, int n) { for (int i = 0; i < n; i++) p[i] = i; }
+extern "C" __global__ void k(float* y, int n) {
+    float local[32];
+    fill(local, n);
+    y[threadIdx.x] = local[threadIdx.x % n];
+}"""
+    y = np.zeros(64, np.float32)
+    kernel = RawKernel(code, "k")
+    kernel(1, 64, (y, np.int32(32)))
+    np.testing.assert_array_equal(y, np.arange(64) % 32)
+    assert kernel.trace.nbytes() == y.nbytes
+
+
+def test_tables_of_constants_are_no_traffic():
+    code = r"""
+static const float table[4] = {1, 2, 4, 8};
+extern "C" __global__ void k(float* y) { y[threadIdx.x] = table[threadIdx.x % 4]; }"""
+    y = np.zeros(8, np.float32)
+    kernel = RawKernel(code, "k")
+    kernel(1, 8, (y,))
+    assert list(y) == [1, 2, 4, 8] * 2
+    assert kernel.trace.nbytes() == y.nbytes
