@@ -86,6 +86,7 @@ def test_a_request_waits_although_enough_is_free() -> None:
     # 0 and 2 take 3 slots, 1 takes 4; when 0 and 2 are gone, 8 are free, in pieces of 3 and 5.
     step = s.schedule(0)
     assert [x.request.index for x in step.admitted] == [0, 1, 2]
+    assert memory.refused_with_room == 0, "2 slots are free, and 8 are wanted"
     s.complete(step, 1)
     step = s.schedule(1)
     assert ([x.request.index for x in s.running], memory.arena.free, memory.arena.largest_hole) == ([1], 8, 5)

@@ -165,6 +165,13 @@ def test_a_hit_saves_prefill_and_never_all_of_it() -> None:
     assert result.series.tokens.tolist() == [8, 4]
 
 
+def test_what_a_chunk_computed_is_hit_in_the_next_step() -> None:
+    shared = {"hash_ids": (0, 1), "hash_block": 4, "hashed_len": 6}
+    requests = [Request(0, 0.0, 6, 3, **shared), Request(1, 0.5, 6, 3, **shared)]
+    result = replay(requests, scheduler(8, prefix_cache=True), Tick())
+    assert [o.cached_tokens for o in result.outcomes] == [0, 4]
+
+
 def test_a_preempted_request_finds_its_own_blocks_again() -> None:
     def named(i: int) -> Request:
         return Request(i, 0.0, 7, 5, tuple(range(10 * i, 10 * i + 3)), 4, 12)
