@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass
+from operator import add
 
 from refsim.attention.plan import Plan, Sequence
 from refsim.cost.closed_form.spans import Edge, Stretch, stretches
@@ -19,7 +20,9 @@ class Peaks:
     scores: int = 0
 
     def __or__(self, other: Peaks) -> Peaks:
-        return Peaks(*map(max, astuple(self), astuple(other)))
+        return Peaks(
+            max(self.rows, other.rows), max(self.folding_rows, other.folding_rows), max(self.scores, other.scores)
+        )
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,17 @@ class Totals:
     entries: int = 0
     folds: int = 0
     scores: int = 0
+    _: KW_ONLY
     peaks: Peaks = Peaks()
 
     def __add__(self, other: Totals) -> Totals:
-        sums = {name: getattr(self, name) + getattr(other, name) for name in SUMS}
-        return replace(self, **sums, peaks=self.peaks | other.peaks)
+        return Totals(*map(add, self._sums(), other._sums()), peaks=self.peaks | other.peaks)
 
     def __mul__(self, times: int) -> Totals:
-        return replace(self, **{name: times * getattr(self, name) for name in SUMS})
+        return Totals(*(times * each for each in self._sums()), peaks=self.peaks)
 
-
-SUMS = tuple(f.name for f in fields(Totals) if f.name != "peaks")
+    def _sums(self) -> tuple[int, ...]:
+        return self.programs, self.rows, self.key_tiles, self.keys, self.entries, self.folds, self.scores
 
 
 def totals_of(plan: Plan, *, num_splits: int | None = None, dense: bool = False) -> Totals:
