@@ -13,7 +13,7 @@ array([0., 2., 4., 6.], dtype=float32)
 
 from gpu.emulator.build import CompileError, cache_folder, clear_cache
 from gpu.emulator.kernel import Function, RawKernel, RawModule
-from gpu.emulator.launch import LaunchError
+from gpu.emulator.limits import LaunchError
 from gpu.emulator.memory import empty
 from gpu.emulator.report import KernelError, Report
 from gpu.emulator.run import run

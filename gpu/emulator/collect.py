@@ -9,9 +9,10 @@ import numpy as np
 
 from gpu.emulator import native
 from gpu.emulator.lines import lines_of
+from gpu.emulator.loaded import Loaded
 from gpu.emulator.memory import Tensor, bytes_at
 from gpu.emulator.report import Report
-from gpu.emulator.trace import BarrierEvent, Row, TensorTraffic, Trace, Traffic, WarpAccess
+from gpu.emulator.trace import BarrierEvent, Site, TensorTraffic, Trace, Traffic, WarpAccess
 
 if TYPE_CHECKING:
     from gpu.emulator.launch import Running
@@ -39,21 +40,31 @@ def index3(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
+class Places:
+    """From an address in a loaded kernel to a line of its text; tables are read at the first question."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.path, self.base, self.nbytes = loaded.module.path, loaded.base, loaded.elf.image_nbytes
+        self.text = loaded.module.text.splitlines()
+
+    def __call__(self, pc: int) -> tuple[int, str]:
+        offset = pc - self.base
+        line = lines_of(self.path).find(offset - 1) if 0 < offset <= self.nbytes else 0
+        return line, self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+
+
 class Namer:
     """Names for regions and places of one launch."""
 
     def __init__(self, running: Running) -> None:
-        self.running = running
-        self.lines = lines_of(running.loaded.module.path)
-        self.text = running.loaded.module.text.splitlines()
+        self.places = Places(running.loaded)
         self.by_slot = {t.slot: t for t in running.tensors}
 
     def line(self, pc: int) -> int:
-        offset = pc - self.running.loaded.base
-        return self.lines.find(offset - 1) if 0 < offset <= self.running.loaded.elf.image_nbytes else 0
+        return self.places(pc)[0]
 
-    def source(self, line: int) -> str:
-        return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+    def source(self, pc: int) -> str:
+        return self.places(pc)[1]
 
     def region(self, region: int) -> str:
         if region == native.REGION_SHARED:
@@ -99,13 +110,12 @@ def collect_trace(running: Running, text: str) -> Trace:
     namer = Namer(running)
     sites = _merged(running)
     totals: dict[tuple[str, str], Traffic] = {}
-    rows: dict[tuple[int, str, str, int], Traffic] = {}
+    kept = []
     for site in sites:
         name, direction = namer.region(int(site["region"])), native.DIRECTIONS[site["direction"]]
         traffic = _traffic(site)
         totals[name, direction] = totals.get((name, direction), Traffic()) + traffic
-        key = (namer.line(int(site["pc"])), name, direction, int(site["size"]))
-        rows[key] = rows.get(key, Traffic()) + traffic
+        kept.append(Site(int(site["pc"]), name, direction, int(site["size"]), traffic))
     tensors = {}
     for tensor in running.tensors:
         by_direction = {}
@@ -123,7 +133,8 @@ def collect_trace(running: Running, text: str) -> Trace:
         running.block,
         {n: tensors[n] for n in order},
         shared,
-        tuple(Row(k[0], namer.source(k[0]), *k[1:], t) for k, t in sorted(rows.items())),
+        tuple(kept),
+        namer.places,
         tuple(_accesses(running, namer)),
         tuple(_barriers(running)),
         _heat(running),

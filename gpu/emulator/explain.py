@@ -107,7 +107,7 @@ def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
         index3(raw.block, running.grid),
         index3(raw.thread, running.block),
         line,
-        namer.source(line),
+        namer.source(raw.pc),
         _what(running, namer, raw, where, other),
         tensor,
         element,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpu.emulator.build import Module, build
-from gpu.emulator.launch import STATIC_SHARED_NBYTES, Outcome, Settings, dimensions, launch, modes
+from gpu.emulator.launch import Outcome, Settings, launch
+from gpu.emulator.limits import STATIC_SHARED_NBYTES, dimensions, modes
 from gpu.emulator.loaded import Entry, Loaded, load
 from gpu.emulator.report import Report
 from gpu.emulator.trace import Trace

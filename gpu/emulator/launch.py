@@ -6,31 +6,25 @@ import ctypes
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gpu.emulator import native
 from gpu.emulator.arguments import check_arguments, pack
-from gpu.emulator.build import DYNAMIC_SHARED_NBYTES
 from gpu.emulator.collect import collect_reports, collect_trace, printed
+from gpu.emulator.limits import STATIC_SHARED_NBYTES, LaunchError, check_limits
 from gpu.emulator.loaded import Entry, Loaded
 from gpu.emulator.memory import DeviceMemory, Tensor, arena, bytes_at, group
 from gpu.emulator.report import KernelError, Report
 from gpu.emulator.trace import Trace
 
-MAX_THREADS = 1024
-STATIC_SHARED_NBYTES = 48 * 1024
 PRINT_NBYTES = 1 << 20
 STACK_NBYTES = 128 * 1024
-
-
-class LaunchError(ValueError):
-    """The launch asks for more than a device has, or for nothing at all."""
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -46,78 +40,6 @@ class Settings:
     keep_barriers: bool = False
     heat: bool = False
     step_block: int = -1
-
-
-def modes(checks: Mapping[str, str] | str | None) -> dict[str, str]:
-    """The mode of each check: one for all, or by name over the default "raise".
-
-    Raises
-    ------
-    ValueError
-        No such check or mode.
-    """
-    given = dict.fromkeys(native.CHECKS, checks) if isinstance(checks, str) else dict(checks or {})
-    for name, mode in given.items():
-        if name not in native.CHECKS:
-            raise ValueError(f"no check {name!r}; there are {', '.join(native.CHECKS)}")
-        if mode not in native.MODES:
-            raise ValueError(f"no mode {mode!r} (for {name}); there are {', '.join(native.MODES)}")
-    return {**dict.fromkeys(native.CHECKS, "raise"), **given}
-
-
-def dimensions(what: str, given: int | Sequence[int]) -> tuple[int, int, int]:
-    """A grid or block as three numbers.
-
-    Raises
-    ------
-    LaunchError
-        Not one to three positive whole numbers.
-    """
-    sizes = (given,) if isinstance(given, (int, np.integer)) else tuple(given)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
-        raise LaunchError(f"{what} must be one to three positive whole numbers, not {given!r}")
-    return tuple(int(s) for s in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
-
-
-def check_limits(
-    loaded: Loaded, entry: Entry, grid: tuple[int, ...], block: tuple[int, ...], shared: int, limit: int
-) -> None:
-    """What the driver refuses before a kernel starts.
-
-    Raises
-    ------
-    LaunchError
-        Naming what was asked for and what there is.
-    """
-    threads = math.prod(block)
-    if threads > MAX_THREADS or block[2] > 64:
-        raise LaunchError(
-            f"kernel `{entry.name}`: a block of {block} has {threads} threads; at most 1024 fit (64 along z)"
-        )
-    if grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
-        raise LaunchError(f"kernel `{entry.name}`: a grid of {grid} is too large: at most (2147483647, 65535, 65535)")
-    if entry.bounds and threads > entry.bounds:
-        raise LaunchError(
-            f"kernel `{entry.name}` was compiled for at most {entry.bounds} threads (__launch_bounds__), but the "
-            f"block has {threads}: its registers would not fit"
-        )
-    if entry.bounds * entry.min_blocks > 2048:
-        raise LaunchError(
-            f"kernel `{entry.name}`: __launch_bounds__({entry.bounds}, {entry.min_blocks}) asks for "
-            f"{entry.bounds * entry.min_blocks} resident threads; a multiprocessor holds 2048"
-        )
-    static = loaded.shared_of(entry)
-    if static > STATIC_SHARED_NBYTES:
-        raise LaunchError(
-            f"kernel `{entry.name}` declares {static} bytes of static shared memory; a kernel gets at most "
-            f"{STATIC_SHARED_NBYTES}: use extern __shared__ and ask for it at launch"
-        )
-    if static + shared > limit:
-        raise LaunchError(
-            f"kernel `{entry.name}` needs {static + shared} bytes of shared memory ({static} static, {shared} "
-            f"dynamic); a block has {limit}. Above {STATIC_SHARED_NBYTES}, set max_dynamic_shared_size_bytes; "
-            f"no device has more than {DYNAMIC_SHARED_NBYTES}"
-        )
 
 
 @dataclass
@@ -207,8 +129,6 @@ class Running:
         for i in range(control.workers):
             control.worker[i] = self.memory.map(ctypes.sizeof(native.Worker))
             self.worker.append(native.Worker.from_address(control.worker[i]))
-        if not loaded.runtime.refsim_stacks(MAX_THREADS, settings.stack_nbytes):
-            raise MemoryError(f"no memory for {MAX_THREADS} stacks of {settings.stack_nbytes} bytes")
 
     def _ranges(self, control: native.Launch) -> None:
         loaded = self.loaded
@@ -238,12 +158,16 @@ class Running:
             at += symbol.nbytes
 
     def start(self) -> None:
-        """Fork the workers."""
-        for i in range(self.control.workers):
-            pid = self.loaded.runtime.refsim_spawn(ctypes.byref(self.control), i)
-            if pid < 0:
-                raise OSError("the emulator could not fork a worker")
-            self.pids.append(pid)
+        """Fork the workers. One launch at a time: stacks are made for the next and inherited by them."""
+        threads, nbytes = math.prod(self.block), self.settings.stack_nbytes
+        with _starting:
+            if not self.loaded.runtime.refsim_stacks(threads, nbytes):
+                raise MemoryError(f"no memory for {threads} stacks of {nbytes} bytes")
+            for i in range(self.control.workers):
+                pid = self.loaded.runtime.refsim_spawn(ctypes.byref(self.control), i)
+                if pid < 0:
+                    raise OSError("the emulator could not fork a worker")
+                self.pids.append(pid)
 
     def wait(self) -> None:
         """Until every worker has ended.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpu.emulator.build import DYNAMIC_SHARED_NBYTES
 from gpu.emulator.kernel import Function, RawKernel, Size
-from gpu.emulator.launch import DYNAMIC_SHARED_NBYTES, STACK_NBYTES, Outcome, modes
+from gpu.emulator.launch import STACK_NBYTES, Outcome
+from gpu.emulator.limits import modes
 
 
 def run(

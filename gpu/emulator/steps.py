@@ -13,7 +13,8 @@ import numpy as np
 
 from gpu.emulator.build import build
 from gpu.emulator.kernel import Function, Size
-from gpu.emulator.launch import MAX_THREADS, STATIC_SHARED_NBYTES, Running, Settings, dimensions, modes
+from gpu.emulator.launch import Running, Settings
+from gpu.emulator.limits import MAX_THREADS, STATIC_SHARED_NBYTES, dimensions, modes
 from gpu.emulator.loaded import load
 from gpu.emulator.memory import bytes_at
 from gpu.emulator.source import SourceError, without_comments

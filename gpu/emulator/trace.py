@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -58,6 +59,17 @@ class TensorTraffic:
 
 
 @dataclass(frozen=True)
+class Site:
+    """The accesses of one instruction (its address in the compiled kernel) to one tensor in one direction."""
+
+    pc: int
+    tensor: str
+    direction: str
+    size: int
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
 class Row:
     """The accesses of one source line to one tensor (or ``shared``, or a module variable) in one direction."""
 
@@ -107,11 +119,22 @@ class Trace:
     block: tuple[int, int, int]
     tensors: dict[str, TensorTraffic]
     shared: TensorTraffic
-    rows: tuple[Row, ...]
+    sites: tuple[Site, ...]
+    place: Callable[[int], tuple[int, str]] = field(repr=False, compare=False)
     accesses: tuple[WarpAccess, ...] = ()
     barriers: tuple[BarrierEvent, ...] = ()
     heat: dict[str, np.ndarray] = field(default_factory=dict)
     printed: str = ""
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Traffic by source line; lines are looked up when this is first asked for."""
+        rows: dict[tuple[int, str, str, str, int], Traffic] = {}
+        for site in self.sites:
+            line, text = self.place(site.pc)
+            key = (line, text, site.tensor, site.direction, site.size)
+            rows[key] = rows.get(key, Traffic()) + site.traffic
+        return tuple(Row(*key, traffic) for key, traffic in sorted(rows.items(), key=lambda item: item[0]))
 
     def nbytes(self, tensor: str | None = None, direction: str | None = None) -> int:
         """Bytes that threads asked for, of one tensor or all, in one direction or all.

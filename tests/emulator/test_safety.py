@@ -64,7 +64,8 @@ def test_an_endless_loop_is_given_up():
 
 def test_a_killed_worker_is_an_error():
     code = 'extern "C" __global__ void k(volatile float* x) { while (x[0] == 0) { } }'
-    from gpu.emulator.launch import Running, Settings, modes
+    from gpu.emulator.launch import Running, Settings
+    from gpu.emulator.limits import modes
 
     kernel = RawKernel(code, "k")
     running = Running(

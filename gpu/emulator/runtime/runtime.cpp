@@ -47,7 +47,8 @@ EXPORT void refsim_unshare(void* p, u64 nbytes) { munmap(p, nbytes); }
 static u8* stacks;
 static u64 stacks_made, stack_room;
 
-// Stacks are made once and inherited by every worker; a page below each turns an overflow into a fault.
+// Stacks are made once and inherited by every worker, as many as the largest block so far has threads (each costs every
+// fork a little); a page below each turns an overflow into a fault.
 EXPORT int refsim_stacks(u32 count, u64 nbytes) {
     constexpr u64 guard = 4096;
     if (stacks && stack_room == nbytes && stacks_made >= count) return 1;
