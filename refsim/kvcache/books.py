@@ -83,11 +83,14 @@ class PoolBooks(BlockTables):
     def _take(self, count: int, seq_id: Hashable) -> list[int]:
         short = count - self.pool.free
         if short > 0 and self.prefix is not None:
+            # The cache's one reference to each evicted block becomes the taker's.
             evicted = self.prefix.evict(short)
             if self.events is not None:
                 self._note("evict", None, evicted)
-            self._tell_freed(None, self.pool.drop(evicted))
-        ids = self.pool.take(count)
+            self._tell_freed(None, evicted)
+            ids = self.pool.take(count - short) + evicted
+        else:
+            ids = self.pool.take(count)
         if self.events is not None:
             self._note("allocate", seq_id, ids)
         return ids

@@ -66,34 +66,31 @@ class BlockManager(PoolBooks):
             if not 0 <= upto <= total:
                 raise ValueError(f"upto is {upto}; {total} tokens were given")
             total = upto
-        prefix = self.prefix if chain is not None else None
-        hit = prefix.match(chain, total) if prefix is not None and chain is not None else []
-        below = prefix.match_host(chain, hit, total) if prefix is not None and chain is not None else []
-        start = (len(hit) + len(below)) * self.block_size
-        length = total if chunk is None else min(total, start + chunk)
+        if chunk is not None and chunk < 0:
+            raise ValueError(f"chunk is {chunk}; expected 0 tokens or more")
+        hit, below = ([], []) if self.prefix is None or chain is None else self.prefix.match(chain, total)
+        found = (len(hit) + len(below)) * self.block_size
+        length = total if chunk is None else min(total, found + chunk)
         must_fit = total if whole_must_fit else length
-        needed = self.tables * blocks_for(must_fit, self.block_size) - len(hit)
-        available = self.available - (prefix.resting(hit) if prefix is not None and hit else 0)
+        needed = self.tables * -(-must_fit // self.block_size) - len(hit)
+        available = self.available
+        if self.prefix is not None and hit:
+            available -= self.prefix.resting(hit)
         if needed > available:
             raise OutOfBlocks(needed, available, f"sequence {seq_id!r} of {must_fit} tokens")
-        if prefix is not None and hit:
-            prefix.hold(hit)
-            if self.events is not None:
-                self._note("hit", seq_id, hit)
-        brought = [prefix.host.take(key) for key in below] if prefix is not None and prefix.host is not None else []
-        columns = blocks_for(length, self.block_size) - len(hit)
-        fresh = self._take(self.tables * columns, seq_id)
-        if self.tables == 1:
-            rows = [hit + fresh]
+        # Nothing below this line fails.
+        columns = -(-length // self.block_size) - len(hit)
+        if found:
+            fresh = self._take_after_hits(seq_id, hit, below, columns)
         else:
+            fresh = self._take(self.tables * columns, seq_id)
+        rows = [hit + fresh]
+        if self.tables > 1:
             rows = [fresh[t * columns : (t + 1) * columns] for t in range(self.tables)]
         seq = SequenceTable(rows, length, chain)
-        if prefix is not None and brought:
-            prefix.restore(below, brought, fresh[: len(below)])
-            self._note("load", seq_id, fresh[: len(below)])
-        seq.computed, seq.cached = start, len(hit) + len(below)
+        seq.computed, seq.cached = found, len(hit) + len(below)
         self._sequences[seq_id] = seq
-        return start
+        return found
 
     def append(self, seq_id: Hashable, tokens: int | ArrayLike = 1) -> None:
         """Make room for further tokens (a count, or ids): new blocks where full, a copy first where the tail is shared.
@@ -188,7 +185,7 @@ class BlockManager(PoolBooks):
         if self.prefix is None:
             raise ValueError("pinning needs a manager built with prefix_cache=True")
         chain = Chain(tokens, self.block_size, salt)
-        ids = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
+        ids, _ = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
         self.prefix.pin(ids)
         return ids
 
@@ -206,9 +203,7 @@ class BlockManager(PoolBooks):
         seq = self._get(seq_id)
         del self._sequences[seq_id]
         ids = seq.holds()
-        freed = self.pool.drop(ids)
-        if self.prefix is not None and len(freed) < len(ids):
-            self.prefix.rest(ids)
+        freed = self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids)
         self._tell_freed(seq_id, freed)
 
     def check_invariants(self) -> None:
@@ -229,6 +224,19 @@ class BlockManager(PoolBooks):
         chain = Chain(tokens, self.block_size, salt)
         return chain, chain.known
 
+    def _take_after_hits(self, seq_id: Hashable, hit: list[int], below: list[int], columns: int) -> list[int]:
+        """Hold the hits first, so that making room can't evict them; then fill fresh blocks from the host tier."""
+        assert self.prefix is not None
+        self.prefix.hold(hit)
+        self._note("hit", seq_id, hit)
+        host = self.prefix.host
+        brought = [host.take(key) for key in below] if host is not None else []
+        fresh = self._take(columns, seq_id)
+        if brought:
+            self.prefix.restore(below, brought, fresh[: len(below)])
+            self._note("load", seq_id, fresh[: len(below)])
+        return fresh
+
     def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, shared: list[int]) -> None:
         copies = self._take(len(shared), seq_id)
         self._note("copy", seq_id, shared, copies)
@@ -238,5 +246,3 @@ class BlockManager(PoolBooks):
         for row in seq.rows:
             row[-1] = onto.get(row[-1], row[-1])
         self.pool.drop(shared)
-        if self.prefix is not None:
-            self.prefix.rest(shared)

@@ -97,8 +97,12 @@ class BlockPool:
             refs[block] = left
             if not left:
                 freed.append(block)
-        self._stack.extend(freed)
+        self.push(freed)
         return freed
+
+    def push(self, ids: Iterable[int]) -> None:
+        """Put blocks whose count has fallen to 0 back on the stack."""
+        self._stack.extend(ids)
 
     def free_ids(self) -> list[int]:
         """The blocks on the stack, the next to be handed out first."""

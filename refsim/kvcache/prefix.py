@@ -59,8 +59,11 @@ class PrefixCache:
         """The cached blocks."""
         return [b for b, key in enumerate(self._key) if key is not None]
 
-    def match(self, chain: Chain, tokens: int) -> list[int]:
-        """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute."""
+    def match(self, chain: Chain, tokens: int) -> tuple[list[int], list[int]]:
+        """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute.
+
+        Returns the blocks, and the keys of those that follow in the host tier.
+        """
         found: list[int] = []
         parent = self._root(chain.salt)
         find, parents, serials, contents = self._by_key.get, self._parent, self._serial, self._content
@@ -71,21 +74,15 @@ class PrefixCache:
                 break
             found.append(block)
             parent = serials[block]
-        return found
-
-    def match_host(self, chain: Chain, hit: Sequence[int], tokens: int) -> list[int]:
-        """Keys of the blocks that follow a hit and lie in the host tier, still leaving a token to compute."""
-        found: list[int] = []
-        if self.host is None:
-            return found
-        parent = self._serial[hit[-1]] if hit else self._root(chain.salt)
-        for i in range(len(hit), max(0, tokens - 1) // chain.block_size):
-            entry = self.host.find(chain.keys()[i])
-            if entry is None or entry.parent != parent or entry.content != chain.contents[i]:
-                break
-            found.append(chain.keys()[i])
-            parent = entry.serial
-        return found
+        below: list[int] = []
+        if self.host is not None:
+            for key, content in zip(keys[len(found) :], chain.contents[len(found) :], strict=False):
+                entry = self.host.find(key)
+                if entry is None or entry.parent != parent or entry.content != content:
+                    break
+                below.append(key)
+                parent = entry.serial
+        return found, below
 
     def restore(self, keys: Sequence[int], entries: Sequence[Entry], ids: Sequence[int]) -> None:
         """Blocks taken from the host tier are cached again, in these fresh blocks."""
@@ -107,14 +104,25 @@ class PrefixCache:
             refs[block] += 1
             wake(block, None)
 
-    def rest(self, ids: Iterable[int]) -> None:
-        """A table dropped these blocks, in this order; those that only the cache holds become evictable."""
-        refs, keys, pins = self.pool.refs, self._key, self.pins
-        alone = [b for b in ids if refs[b] == 1 and keys[b] is not None and not pins[b]]
-        self._resting.update(dict.fromkeys(alone))
+    def drop(self, ids: Iterable[int]) -> list[int]:
+        """A table drops these blocks, in this order: free again, or evictable where only the cache holds them.
+
+        Returns those that are free.
+        """
+        refs, keys, pins, resting = self.pool.refs, self._key, self.pins, self._resting
+        freed = []
+        for block in ids:
+            left = refs[block] - 1
+            refs[block] = left
+            if left == 0:
+                freed.append(block)
+            elif left == 1 and keys[block] is not None and not pins[block]:
+                resting[block] = None
+        self.pool.push(freed)
+        return freed
 
     def evict(self, count: int) -> list[int]:
-        """Forget the least recently used resting blocks; the caller drops the cache's reference."""
+        """Forget the least recently used resting blocks; the cache's reference to them passes to the caller."""
         keys, oldest = self._key, self._resting.popitem
         ids = [oldest(last=False)[0] for _ in range(count)]
         for block in ids:
@@ -130,7 +138,8 @@ class PrefixCache:
         """Enter blocks `first .. last - 1` of a table.
 
         Returns the blocks entered, the twins, and the number of leading blocks now in the cache. A twin is a block
-        whose content another block is cached for; the table is pointed at that one, and the caller drops the twin.
+        whose content another block is cached for; the table is pointed at that one, and the caller drops the twin. A
+        twin that other tables hold as well stays what it is, and with it what follows.
         """
         parent = self._serial[table[first - 1]] if first else self._root(chain.salt)
         chain_keys, contents = chain.keys(), chain.contents
@@ -151,6 +160,8 @@ class PrefixCache:
             if parents[known] != parent or held_contents[known] != content:
                 return entered, twins, i  # another content has this key: the rest stays uncached
             if known != own:
+                if refs[own] > 1:  # who shares it would hold the next block, but not its cached parent
+                    return entered, twins, i
                 self.hold([known])
                 table[i] = known
                 twins.append(own)
@@ -165,9 +176,10 @@ class PrefixCache:
 
     def unpin(self, ids: Sequence[int]) -> None:
         """Let these blocks be evicted again once nobody holds them."""
-        for block in ids:
+        for block in reversed(ids):
             self.pins[block] -= 1
-        self.rest(reversed(ids))
+            if not self.pins[block] and self.pool.refs[block] == 1:
+                self._resting[block] = None
 
     def check_invariants(self, in_use: set[int]) -> None:
         """Raise AssertionError unless keys match ids, entries their parents, and only what rests may go."""

@@ -82,7 +82,7 @@ def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
     run(m, "a again", [1] * 8 + [0])  # all of a is used later than b
     m.allocate("c", [3] * 12)  # one free block; two to evict: b's tail, b's head
     assert [e.blocks for e in m.events or [] if e.kind == "evict"] == [(3, 2)]
-    assert m.table("c").tolist() == [2, 3, 4]
+    assert m.table("c").tolist() == [4, 3, 2]
     m.append("c", [3])  # a's tail
     m.free("c")
     assert run(m, "a last", [1] * 5) == 4
@@ -142,6 +142,26 @@ def test_twins_end_as_one_block() -> None:
     m.check_invariants()
     m.free("b")
     assert (m.stats().evictable, m.stats().used) == (2, 0)
+
+
+def test_a_twin_that_a_fork_shares_stays_out_of_the_cache() -> None:
+    # Were "b" pointed at the block of "a" alone, its fork would hold a child whose parent could be evicted.
+    m = manager(blocks=12)
+    m.allocate("a", range(8))
+    m.allocate("b", range(8))
+    m.append("b", [8])
+    m.fork("b", "b2")
+    m.commit("a")
+    m.commit("b")
+    assert m.table("b").tolist() == m.table("b2").tolist()
+    assert m.prefix.entries == m.table("a").tolist()
+    m.free("a")
+    m.allocate("flood", 4 * m.available)
+    m.check_invariants()
+    m.free("b2")
+    m.commit("b")
+    m.check_invariants()
+    assert m.prefix.entries == m.table("b")[:2].tolist()
 
 
 def test_pinned_prompts_stay() -> None:
