@@ -88,6 +88,12 @@ def _attention(op: str, level: str) -> list[Case]:
         replace(base, dtype="bfloat16", D=64, Dv=32, variant=CAUSAL, options=apart),
         replace(base, **odd, variant=WINDOW, options=_options(op, True, num_splits=9)),
     ]
+    if op in ("flash", "paged"):  # on tensor cores as well
+        plain = keywords(pack_gqa=False, form="mma")
+        quick.append(
+            replace(base, dtype="float16", D=64, Dv=64, variant=LOADED, options=keywords(pack_gqa=True, form="mma"))
+        )
+        quick.append(replace(base, dtype="bfloat16", D=32, Dv=48, tile=(33, 40), variant=WINDOW, options=plain))
     if level == "quick":
         return quick
     more = [
@@ -114,6 +120,8 @@ def _attention(op: str, level: str) -> list[Case]:
 def _options(op: str, packed: bool, **split: Any) -> MappingProxyType[str, Any]:
     """Keywords that the op takes, of those given."""
     taken: dict[str, Any] = {} if op == "standard" else {"pack_gqa": packed}
+    if op in ("flash", "paged"):
+        taken["form"] = "scalar"
     if op.startswith("split_kv"):
         taken |= {"num_splits": 3} | split
     return keywords(**taken)

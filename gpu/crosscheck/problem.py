@@ -76,7 +76,8 @@ class Problem:
     def reference(self) -> tuple[dict[str, np.ndarray], Ledger]:
         """Outputs by name, and the ledger, of the reference."""
         arrays = self.fresh()
-        result = REFERENCE[self.case.op](*arrays.values(), **self.keywords)
+        keys = {name: value for name, value in self.keywords.items() if name != "form"}  # the kernels' own
+        result = REFERENCE[self.case.op](*arrays.values(), **keys)
         return outputs(self.case, arrays, result), result if isinstance(result, Ledger) else result.ledger
 
     def oracle(self) -> dict[str, np.ndarray]:

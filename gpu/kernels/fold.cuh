@@ -2,10 +2,11 @@
 // The same steps in NumPy: refsim/attention/fold.py and refsim/softmax.py.
 #pragma once
 
-#include "keys.cuh"
+#include "rows.cuh"
 
 const int D_PADDED = round_up(HEAD_DIM, CHUNK), DV_PADDED = round_up(V_HEAD_DIM, CHUNK);
 const int WARPS = THREADS / 32;
+const int BLOCKS = ROWS <= 16 ? 3 : 2;  // that must fit on a multiprocessor: what is left bounds a thread's registers
 
 // How threads share the product P V: `LANES` threads hold a row of V together, a chunk each. Several such groups share
 // the rows of the query tile; where there are few rows, several share the keys as well and add up at the end.
@@ -37,19 +38,6 @@ struct Chip {
         ids = (int*)(sinks + ROWS);
     }
 };
-
-// One number a query head of the program, where the call has any.
-template <int tensor>
-__device__ inline void load_per_head(const Call& call, const Rows& rows, const float* from, float* to) {
-    if (from != nullptr)
-        for (int i = threadIdx.x; i < call.rho; i += THREADS) to[i] = read<tensor>(&from[rows.head + i]);
-}
-
-__device__ inline void load_q(const Call& call, const Rows& rows, const T* q, T* to) {
-    load_rows<Q, HEAD_DIM>(to, rows.count, [=](int row) {
-        return q + (rows.start + rows.token(row, call.rho)) * call.q_token + (rows.head + row % call.rho) * call.q_head;
-    });
-}
 
 // The state that has seen no key; a sink is a key seen already, with weight e^0 and no value.
 __device__ inline void empty_state(const Call& call, const Rows& rows, Chip& chip, bool sinks) {
@@ -224,10 +212,10 @@ __device__ inline void fold_keys(const Call& call, const Rows& rows, Span span, 
     Tile tile = first_tile(call, span);
     keys.keep_block(tile, keys.block_of(tile));
     __syncthreads();
-    keys.load_k(chip.k, tile);
+    keys.template load_k<D_PADDED>(chip.k, tile);
     cp_async_commit();
     while (true) {
-        keys.load_v(chip.v, tile);
+        keys.template load_v<DV_PADDED>(chip.v, tile);
         cp_async_commit();
         const Tile next = tile_at(call, span, (long long)tile.start + call.key_tile, tile.number + 1);
         const bool more = next.start < span.stop;
@@ -237,7 +225,7 @@ __device__ inline void fold_keys(const Call& call, const Rows& rows, Span span, 
         score_tile(call, rows, chip, tile, alibi);
         if (more) keys.keep_block(next, id);
         __syncthreads();  // K is free, S complete
-        if (more) keys.load_k(chip.k, next);
+        if (more) keys.template load_k<D_PADDED>(chip.k, next);
         cp_async_commit();
         absorb_scores(rows, chip, tile);
         cp_async_wait<1>();
@@ -247,16 +235,6 @@ __device__ inline void fold_keys(const Call& call, const Rows& rows, Span span, 
         tile = next;
         __syncthreads();  // V is free
     }
-}
-
-// Where a row's first output column lies, and where its LSE does: out (tokens, heads, Dv), lse (heads, tokens).
-__device__ inline long long out_at(const Call& call, const Rows& rows, int row) {
-    const long long token = rows.start + rows.token(row, call.rho);
-    return (token * call.heads + rows.head + row % call.rho) * V_HEAD_DIM;
-}
-
-__device__ inline long long lse_at(const Call& call, const Rows& rows, int row) {
-    return (rows.head + row % call.rho) * call.tokens + rows.start + rows.token(row, call.rho);
 }
 
 // out = o / l and lse = m + ln l of each row; a row that saw no key gives 0 and -inf.

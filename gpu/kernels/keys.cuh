@@ -21,19 +21,20 @@ __device__ inline Tile first_tile(const Call& call, Span span) {
     return tile_at(call, span, span.first / unit * unit, 0);
 }
 
-// Copy rows of SIZE elements to shared memory; row r lies at from(r). Without -DALIGNED, element by element.
-template <int tensor, int SIZE, class From>
+// Copy rows of SIZE elements to shared memory, STRIDE apart; row r lies at from(r). Without -DALIGNED, one element at a
+// time, and zeros up to the next whole chunk.
+template <int tensor, int SIZE, int STRIDE, class From>
 __device__ inline void load_rows(T* to, int rows, From from) {
 #ifdef ALIGNED
     for (int i = threadIdx.x; i < rows * (SIZE / CHUNK); i += THREADS) {
         const int row = i / (SIZE / CHUNK), column = i % (SIZE / CHUNK) * CHUNK;
-        copy_chunk<tensor>(&to[row * SIZE + column], from(row) + column);
+        copy_chunk<tensor>(&to[row * STRIDE + column], from(row) + column);
     }
 #else
     const int WIDTH = round_up(SIZE, CHUNK);
     for (int i = threadIdx.x; i < rows * WIDTH; i += THREADS) {
         const int row = i / WIDTH, column = i % WIDTH;
-        to[i] = column < SIZE ? read<tensor>(from(row) + column) : to_storage(0.0f);
+        to[row * STRIDE + column] = column < SIZE ? read<tensor>(from(row) + column) : to_storage(0.0f);
     }
 #endif
 }
@@ -49,12 +50,14 @@ struct ContiguousKeys {
 
     __device__ int block_of(Tile) const { return 0; }
     __device__ void keep_block(Tile, int) {}
+    template <int STRIDE>
     __device__ void load_k(T* to, Tile tile) const {
-        load_rows<K, HEAD_DIM>(to, tile.stop - tile.first,
+        load_rows<K, HEAD_DIM, STRIDE>(to, tile.stop - tile.first,
                                [=](int row) { return k + (long long)(tile.first + row) * call.k_token; });
     }
+    template <int STRIDE>
     __device__ void load_v(T* to, Tile tile) const {
-        load_rows<V, V_HEAD_DIM>(to, tile.stop - tile.first,
+        load_rows<V, V_HEAD_DIM, STRIDE>(to, tile.stop - tile.first,
                                  [=](int row) { return v + (long long)(tile.first + row) * call.v_token; });
     }
 };
@@ -86,12 +89,14 @@ struct PagedKeys {
         const int slot = key - block * call.block_size;
         return ids[tile.number % 2 * THREADS + block] * block_stride + slot * token_stride;
     }
+    template <int STRIDE>
     __device__ void load_k(T* to, Tile tile) const {
-        load_rows<K, HEAD_DIM>(to, tile.stop - tile.first,
+        load_rows<K, HEAD_DIM, STRIDE>(to, tile.stop - tile.first,
                                [=](int row) { return k + offset(tile, row, call.k_block, call.k_token); });
     }
+    template <int STRIDE>
     __device__ void load_v(T* to, Tile tile) const {
-        load_rows<V, V_HEAD_DIM>(to, tile.stop - tile.first,
+        load_rows<V, V_HEAD_DIM, STRIDE>(to, tile.stop - tile.first,
                                  [=](int row) { return v + offset(tile, row, call.v_block, call.v_token); });
     }
 };

@@ -1,7 +1,7 @@
 // Attention over a paged cache, stage B: walk the block table in place. Twin: `paged` of refsim/attention/paged.py.
 #include "fold.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 paged(const Call call, const T* q, const T* k_cache, const T* v_cache, const int* block_tables, const int* seq_lens,
       const int* cu_seqlens_q, const float* alibi_slopes, const float* sinks, T* out, float* lse) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -10,7 +10,7 @@ paged(const Call call, const T* q, const T* k_cache, const T* v_cache, const int
     if (!find_rows(call, call.tile_tokens, call.query_tiles, cu_seqlens_q, nullptr, seq_lens, rows)) return;
     load_per_head<ALIBI_SLOPES>(call, rows, alibi_slopes, chip.slopes);
     load_per_head<SINKS>(call, rows, sinks, chip.sinks);
-    load_q(call, rows, q, chip.q);
+    load_q<D_PADDED>(call, rows, q, chip.q);
     __syncthreads();
     empty_state(call, rows, chip, sinks != nullptr);
     Output output;

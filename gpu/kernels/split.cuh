@@ -33,7 +33,7 @@ template <class Keys>
 __device__ inline void fold_split(const Call& call, const Rows& rows, Keys keys, const T* q, const float* alibi_slopes,
                                   Chip& chip, Partials to) {
     load_per_head<ALIBI_SLOPES>(call, rows, alibi_slopes, chip.slopes);
-    load_q(call, rows, q, chip.q);
+    load_q<D_PADDED>(call, rows, q, chip.q);
     empty_state(call, rows, chip, false);  // sinks join once, in the reduction
     Output output;
     fold_keys(call, rows, split_span(call, rows, blockIdx.z), keys, alibi_slopes != nullptr, chip, output);

@@ -2,7 +2,7 @@
 // Twin: refsim/attention/split_kv.py.
 #include "split.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 split_kv(const Call call, const T* q, const T* k, const T* v, const int* cu_seqlens_q, const int* cu_seqlens_k,
          const float* alibi_slopes, float* o_partial, float* lse_partial, float* m_partial, float* l_partial) {
     extern __shared__ __align__(16) unsigned char memory[];

@@ -2,7 +2,7 @@
 // Twin: refsim/attention/split_kv.py.
 #include "split.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 split_kv_paged(const Call call, const T* q, const T* k_cache, const T* v_cache, const int* block_tables,
                const int* seq_lens, const int* cu_seqlens_q, const float* alibi_slopes, float* o_partial,
                float* lse_partial, float* m_partial, float* l_partial) {

@@ -11,7 +11,7 @@ __device__ inline Tile tile_from(const Call& call, const Rows& rows, int start) 
 }
 
 // S = scale q k^T, hidden scores and all.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 scores(const Call call, const T* q, const T* k, const int* cu_seqlens_q, const int* cu_seqlens_k,
        const float* alibi_slopes, T* s, long long sequence_stride) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -19,12 +19,12 @@ scores(const Call call, const T* q, const T* k, const int* cu_seqlens_q, const i
     Rows rows;
     if (!find_rows(call, call.tile_tokens, call.query_tiles, cu_seqlens_q, cu_seqlens_k, nullptr, rows)) return;
     load_per_head<ALIBI_SLOPES>(call, rows, alibi_slopes, chip.slopes);
-    load_q(call, rows, q, chip.q);
+    load_q<D_PADDED>(call, rows, q, chip.q);
     ContiguousKeys keys(call, rows, k, nullptr);
     for (int start = 0; start < rows.keys; start += call.key_tile) {
         const Tile tile = tile_from(call, rows, start);
         const int width = tile.stop - tile.first;
-        keys.load_k(chip.k, tile);
+        keys.load_k<D_PADDED>(chip.k, tile);
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads();
@@ -40,7 +40,7 @@ scores(const Call call, const T* q, const T* k, const int* cu_seqlens_q, const i
 
 // P = softmax(S), a warp a row. Rows of S stay on chip between the sums and P where `columns` of them fit; otherwise S
 // is read twice.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 softmax(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const float* sinks, const T* s, T* p,
         float* lse, long long sequence_stride, int tile_rows, int row_tiles, int columns) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -76,7 +76,7 @@ softmax(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const
 }
 
 // out = P V.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 output(const Call call, const T* p, const T* v, const int* cu_seqlens_q, const int* cu_seqlens_k, T* out,
        long long sequence_stride) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -89,7 +89,7 @@ output(const Call call, const T* p, const T* v, const int* cu_seqlens_q, const i
     for (int start = 0; start < rows.keys; start += call.key_tile) {
         const Tile tile = tile_from(call, rows, start);
         const int width = round_up(tile.stop - tile.first, 4);
-        keys.load_v(chip.v, tile);
+        keys.load_v<DV_PADDED>(chip.v, tile);
         cp_async_commit();
         for (int i = threadIdx.x; i < rows.count * width; i += THREADS) {
             const int row = i / width, key = i % width;

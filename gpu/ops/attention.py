@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,12 @@ from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata
 from refsim.machine import Ledger, Machine
+
+FORMS = ("auto", "scalar", "mma")
+TENSOR_CORES_NEED = (
+    "form 'mma' needs float16 or bfloat16, head sizes in multiples of 16 up to 256, rows that begin at 16-byte "
+    "boundaries and tiles of at most 128 rows (64 for values wider than 128)"
+)
 
 
 def choose(runtime: str | Runtime, *arrays: Any) -> Runtime:
@@ -95,11 +102,12 @@ class Tensors:
         counted: bool = False,
         shared: int | None = None,
         function: str = "",
+        tensor_cores: bool = False,
     ) -> Launch:
         """A launch of a kernel; `args` are its arguments after the call, by name. By default it folds key tiles."""
-        rows = tiles.compiled_rows(self.plan)
+        rows = tiles.tensor_rows(self.plan) if tensor_cores else tiles.compiled_rows(self.plan)
         if shared is None:
-            shared = tiles.fold_shared_nbytes(self.plan)
+            shared = (tiles.tensor_shared_nbytes if tensor_cores else tiles.fold_shared_nbytes)(self.plan)
         tiles.check_shared(kernel, shared, self.plan, limit)
         compiled = module(self.runtime, file, self.options(rows=rows, counted=counted))
         return Launch(kernel, compiled, grid, (call, *map(null, args.values())), tuple(args), shared, function)
@@ -122,6 +130,33 @@ class Tensors:
     def answer(self, ledger: Ledger) -> Result:
         """out and lse in the kind of the caller's arrays."""
         return Result(like(self.given, self.out, self.runtime), like(self.given, self.lse, self.runtime), ledger)
+
+
+def choose_tile(
+    form: str, tile: Any, plan_for: Callable[[Any], tuple[Plan, Metadata]], q: Any, k: Any, v: Any, *, rows: int = 128
+) -> tuple[Plan, Metadata, bool]:
+    """A call's plan, checked, and whether tensor cores run it.
+
+    form: "scalar", "mma", or "auto" for tensor cores where they can and a program has rows enough for them.
+    rows: the most that a program on tensor cores has by default.
+
+    Raises ValueError for another form, and for "mma" where the tensor-core kernels can't do the call.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    D, Dv = (x.shape[-1] if x.ndim else 1 for x in (k, v))
+    if form != "scalar" and q.dtype.itemsize == 2:
+        Br, Bc = tiles.tensor_default_tile(D, Dv)
+        plan, ints = plan_for(tile or (min(Br, rows), Bc))
+        if tiles.fits_tensor_cores(plan, aligned=aligned(q, k, v)):
+            if form == "mma" or plan.Br >= tiles.FEWEST_TENSOR_ROWS:
+                return plan, ints, True
+        elif form == "mma":
+            raise ValueError(TENSOR_CORES_NEED + f"; got {q.dtype}, head sizes {D} and {Dv}, a tile of {plan.Br} rows")
+    elif form == "mma":
+        raise ValueError(f"{TENSOR_CORES_NEED}; got {q.dtype}")
+    plan, ints = plan_for(tile or tiles.default_tile(D, Dv, q.dtype.itemsize))
+    return plan, ints, False
 
 
 def sram_limit(machine: Machine | None) -> int | None:

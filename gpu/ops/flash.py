@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, sram_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
-from gpu.ops.tiles import default_tile
 from gpu.runtime import Runtime
-from refsim.attention import Result
-from refsim.attention.inputs import contiguous_plan
+from refsim.attention import Plan, Result
+from refsim.attention.inputs import Metadata, contiguous_plan
 from refsim.machine import Machine
 from refsim.numerics import Precision
 
@@ -27,6 +26,7 @@ def flash(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     pack_gqa: bool = False,
+    form: str = "auto",
     runtime: str | Runtime = "auto",
     **variant: Any,
 ) -> Result:
@@ -34,7 +34,9 @@ def flash(
 
     Arguments, answer and errors are the reference's; arrays may be NumPy's, CuPy's or PyTorch's, and the answer is of
     the same kind. The ledger holds the bytes that the emulator counted; on a GPU, launches and programs only.
-    machine: its on-chip limit is kept. runtime: "auto", "cupy" or "emulator", or a Runtime of your own making.
+    machine: its on-chip limit is kept. form: "scalar", "mma" (tensor cores), or "auto" for the faster of them that can
+    do the call; on tensor cores a NaN in a key that one row sees reaches the other rows of its tile.
+    runtime: "auto", "cupy" or "emulator", or a Runtime of your own making.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).standard_normal((20, 1, 32), dtype=np.float32)
@@ -51,6 +53,7 @@ def flash(
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         pack_gqa=pack_gqa,
+        form=form,
         runtime=runtime,
         **variant,
     ).result()
@@ -67,6 +70,7 @@ def prepare_flash(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     pack_gqa: bool = False,
+    form: str = "auto",
     runtime: str | Runtime = "auto",
     counted: bool = False,
     **variant: Any,
@@ -74,12 +78,26 @@ def prepare_flash(
     """Everything `flash` does before its launch."""
     where, given = choose(runtime, q, k, v), q
     q, k, v = inputs(where, q=q, k=k, v=v)
-    starts_q, starts_k = to_host(cu_seqlens_q), to_host(cu_seqlens_k)
-    sizes = default_tile(q.shape[-1] if q.ndim else 1, v.shape[-1] if v.ndim else 1, q.dtype.itemsize)
-    plan, ints = contiguous_plan(q, k, v, tile or sizes, None, precision, starts_q, starts_k, pack_gqa, variant)
+    starts = to_host(cu_seqlens_q), to_host(cu_seqlens_k)
+
+    def plan_for(tile: Any) -> tuple[Plan, Metadata]:
+        return contiguous_plan(q, k, v, tile, None, precision, *starts, pack_gqa, variant)
+
+    plan, ints, tensor_cores = choose_tile(form, tile, plan_for, q, k, v)
     tensors = Tensors.of(where, plan, given, q, k, v, ints)
     call = call_struct(plan, tensors.q, tensors.k, tensors.v)
     args = tensors.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse")
     programs = grid(plan, most_tiles(plan, plan.tile_tokens))
-    launch = tensors.launch("flash.cu", "flash", programs, call, args, limit=sram_limit(machine), counted=counted)
+    name = "flash_mma" if tensor_cores else "flash"
+    launch = tensors.launch(
+        f"{name}.cu",
+        "flash",
+        programs,
+        call,
+        args,
+        limit=sram_limit(machine),
+        counted=counted,
+        function=name,
+        tensor_cores=tensor_cores,
+    )
     return Prepared([launch], tensors.answer, where)

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, sram_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Launch, Prepared
-from gpu.ops.tiles import default_tile
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
-from refsim.attention.inputs import one_layer, paged_plan
+from refsim.attention.inputs import Metadata, one_layer, paged_plan
 from refsim.machine import Machine
 from refsim.numerics import Precision
+
+MOST_BLOCK_SIZE = 2**20
 
 
 def paged(
@@ -32,13 +33,14 @@ def paged(
     machine: Machine | None = None,
     precision: Precision | None = None,
     pack_gqa: bool = True,
+    form: str = "auto",
     runtime: str | Runtime = "auto",
     **variant: Any,
 ) -> Result:
     """`refsim.attention.paged` (stage B) on a GPU, or on the emulator; arguments, answer and errors are the same.
 
     Caches may be views with strides of their own (interleaved K and V, heads before slots), contiguous along the last
-    axis. runtime, machine and the ledger: as in `gpu.ops.flash`.
+    axis. form, runtime, machine and the ledger: as in `gpu.ops.flash`.
 
     >>> import numpy as np
     >>> cache = np.ones((4, 16, 1, 32), np.float32)
@@ -58,6 +60,7 @@ def paged(
         machine=machine,
         precision=precision,
         pack_gqa=pack_gqa,
+        form=form,
         runtime=runtime,
         **variant,
     ).result()
@@ -108,30 +111,25 @@ def paged_tensors(
     tile: Any,
     precision: Precision | None,
     pack_gqa: bool,
+    form: str,
     runtime: str | Runtime,
     variant: dict[str, Any],
-) -> Tensors:
-    """Check a call over a paged cache and put its tensors where kernels reach them."""
+) -> tuple[Tensors, bool]:
+    """Check a call over a paged cache, put its tensors where kernels reach them, and say if tensor cores run it."""
     where, given = choose(runtime, q, k_cache, v_cache), q
     q, k_cache, v_cache = inputs(where, q=q, k_cache=k_cache, v_cache=v_cache)
     k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
-    sizes = default_tile(k_cache.shape[-1], v_cache.shape[-1], q.dtype.itemsize)
-    plan, ints = paged_plan(
-        q,
-        k_cache,
-        v_cache,
-        to_host(block_tables),
-        to_host(seq_lens),
-        tile or sizes,
-        None,
-        precision,
-        to_host(cu_seqlens_q),
-        pack_gqa,
-        variant,
-    )
-    if plan.block_size is not None and plan.block_size > 2**20:
-        raise ValueError(f"the kernels find a key's block in blocks of at most 1048576 tokens, got {plan.block_size}")
-    return Tensors.of(where, plan, given, q, k_cache, v_cache, ints)
+    tables, lengths, starts = to_host(block_tables), to_host(seq_lens), to_host(cu_seqlens_q)
+
+    def plan_for(tile: Any) -> tuple[Plan, Metadata]:
+        return paged_plan(q, k_cache, v_cache, tables, lengths, tile, None, precision, starts, pack_gqa, variant)
+
+    plan, ints, tensor_cores = choose_tile(form, tile, plan_for, q, k_cache, v_cache, rows=64)
+    if plan.block_size is not None and plan.block_size > MOST_BLOCK_SIZE:
+        raise ValueError(
+            f"the kernels find a key's slot in blocks of at most {MOST_BLOCK_SIZE} tokens, got {plan.block_size}"
+        )
+    return Tensors.of(where, plan, given, q, k_cache, v_cache, ints), tensor_cores
 
 
 def max_blocks(tensors: Tensors) -> int:
@@ -152,13 +150,26 @@ def prepare_paged(
     machine: Machine | None = None,
     precision: Precision | None = None,
     pack_gqa: bool = True,
+    form: str = "auto",
     runtime: str | Runtime = "auto",
     counted: bool = False,
     **variant: Any,
 ) -> Prepared:
     """Everything `paged` does before its launch."""
-    tensors = paged_tensors(
-        q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, runtime, variant
+    tensors, tensor_cores = paged_tensors(
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        seq_lens,
+        cu_seqlens_q,
+        layer,
+        tile,
+        precision,
+        pack_gqa,
+        form,
+        runtime,
+        variant,
     )
     plan = tensors.plan
     call = call_struct(plan, tensors.q, tensors.k, tensors.v, max_blocks=max_blocks(tensors))
@@ -166,7 +177,18 @@ def prepare_paged(
         *("q", "k_cache", "v_cache", "block_tables", "seq_lens", "cu_seqlens_q", "alibi_slopes", "sinks", "out", "lse")
     )
     programs = grid(plan, most_tiles(plan, plan.tile_tokens))
-    launch = tensors.launch("paged.cu", "paged", programs, call, args, limit=sram_limit(machine), counted=counted)
+    name = "paged_mma" if tensor_cores else "paged"
+    launch = tensors.launch(
+        f"{name}.cu",
+        "paged",
+        programs,
+        call,
+        args,
+        limit=sram_limit(machine),
+        counted=counted,
+        function=name,
+        tensor_cores=tensor_cores,
+    )
     return Prepared([launch], tensors.answer, tensors.runtime)
 
 
@@ -188,8 +210,20 @@ def prepare_paged_gather(
     **variant: Any,
 ) -> Prepared:
     """Everything `paged_gather` does before its launches, the room for the copy included."""
-    paged = paged_tensors(
-        q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, runtime, variant
+    paged, _ = paged_tensors(
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        seq_lens,
+        cu_seqlens_q,
+        layer,
+        tile,
+        precision,
+        pack_gqa,
+        "scalar",
+        runtime,
+        variant,
     )
     plan, where = paged.plan, paged.runtime
     starts = np.cumsum([0, *(seq.T for seq in plan.sequences)], dtype=np.int32)

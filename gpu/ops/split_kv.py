@@ -106,8 +106,8 @@ def prepare_split_kv(
     """Everything `split_kv` does before its launches, the room for the partial answers included."""
     check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is not None:
-        tensors = paged_tensors(
-            q, k, v, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, runtime, variant
+        tensors, _ = paged_tensors(
+            q, k, v, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, "scalar", runtime, variant
         )
     else:
         tensors = _contiguous(q, k, v, cu_seqlens_q, cu_seqlens_k, tile, precision, pack_gqa, runtime, variant)

@@ -8,6 +8,7 @@ from refsim.machine import SramOverflow
 THREADS = 128  # keys.cuh
 MOST_ROWS, MOST_KEYS = 128, 128
 DEVICE_SHARED_NBYTES = 232_448  # what a block of a current GPU can have: 227 KiB
+MOST_TENSOR_HEAD_DIM, FEWEST_TENSOR_ROWS = 256, 16
 TILE_NBYTES = 32 * 1024  # a tile of K and V together: several such blocks share a multiprocessor
 
 
@@ -41,6 +42,36 @@ def fold_shared_nbytes(plan: Plan) -> int:
     tiles = max(plan.Bc * (D + Dv) * itemsize, rows * Dv * 4)
     scores = rows * (-(-plan.Bc // 4) * 4 + 4) * 4
     return rows * D * itemsize + tiles + scores + 5 * rows * 4 + 2 * THREADS * 4
+
+
+def tensor_default_tile(D: int, Dv: int) -> tuple[int, int]:
+    """(Br, Bc) on tensor cores: as many rows as a warp's registers hold the output of, 64 keys in two buffers.
+
+    >>> tensor_default_tile(128, 128), tensor_default_tile(256, 256)
+    ((128, 64), (64, 32))
+    """
+    return (128, 64) if max(D, Dv) <= 128 else (64, 32)
+
+
+def tensor_rows(plan: Plan) -> int:
+    """The rows a tensor-core kernel is compiled for: 16 or 32 for each of its four warps."""
+    return 64 if plan.Br <= 64 else compiled_rows(plan)
+
+
+def tensor_shared_nbytes(plan: Plan) -> int:
+    """Dynamic shared memory of the tensor-core kernels, as `TensorChip` in tensor_fold.cuh carves it."""
+    step = 64 if plan.Dv <= 64 else 32
+    keys = -(-plan.Bc // step) * step
+    D, Dv = ((size // 8 | 1) * 8 for size in (plan.D, plan.Dv))
+    rows = tensor_rows(plan)
+    return (rows * max(D, Dv) + 2 * keys * (D + Dv)) * 2 + 2 * rows * 4 + 2 * THREADS * 4
+
+
+def fits_tensor_cores(plan: Plan, *, aligned: bool) -> bool:
+    """Can the tensor-core kernels do it: 16-bit types, head sizes in multiples of 16 up to 256, 16-byte alignment?"""
+    sizes = all(size % 16 == 0 and 16 <= size <= MOST_TENSOR_HEAD_DIM for size in (plan.D, plan.Dv))
+    rows = plan.Br <= (MOST_ROWS if plan.Dv <= 128 else 64)
+    return plan.precision.storage.itemsize == 2 and sizes and rows and aligned
 
 
 def padded(size: int, itemsize: int) -> int:
