@@ -207,3 +207,16 @@ def test_a_shared_machine_adds_up_and_each_result_has_its_own_part() -> None:
     first, second = attention.flash(x, x, x, machine=machine), attention.flash(x, x, x, machine=machine)
     assert first.ledger == second.ledger
     assert machine.ledger() == first.ledger + second.ledger
+
+
+def test_standard_reads_s_twice_where_a_row_does_not_fit_on_chip() -> None:
+    problem = Problem.random(11, [(7, 500)], 2, 1, 8, 8, causal=True, sinks=[0.5, -0.5])
+    out, lse = problem.truth()
+    once = run("standard", problem, tile=(4, 16), sram_nbytes=100_000)
+    twice = run("standard", problem, tile=(4, 16), sram_nbytes=1_500)  # a row of 500 float32 takes 2,000 B
+    for result in (once, twice):
+        np.testing.assert_allclose(result.out, out, atol=1e-5)
+        np.testing.assert_allclose(result.lse, lse, atol=1e-5)
+    s_nbytes = 2 * 7 * 500 * 4
+    assert once.ledger.total(tensor="s", direction="read") == s_nbytes
+    assert twice.ledger.total(tensor="s", direction="read") == 2 * s_nbytes
