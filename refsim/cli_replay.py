@@ -12,6 +12,7 @@ import typer
 from refsim.kvcache import BlockManager
 from refsim.kvcache.contiguous import RESERVATIONS
 from refsim.serving import ContiguousMemory, PagedMemory, Replay, Request, Scheduler, Workload, load
+from refsim.serving.capacity import token_hit_rate
 from refsim.serving.measured import Comparison, MeasuredRun, compare, load_run
 from refsim.serving.replay import replay as run_replay
 from refsim.serving.step_time import LLAMA_3_1_8B, Roofline
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from refsim.serving import Memory
 
-POLICIES = ("paged", *RESERVATIONS)
+POLICIES = ("paged", "uncached", *RESERVATIONS)
 MOST_LIVE, MOST_LIVE_OUTPUT = 12, 24
 
 
@@ -35,7 +36,9 @@ def replay(
     ] = None,
     fit: str = typer.Option("first", help="Where contiguous policies look for room: first or best fit."),
     max_len: int = typer.Option(2048, help="What the policy max reserves; longer requests are refused by it."),
-    prefix_cache: bool = typer.Option(True, "--prefix-cache/--no-prefix-cache", help="Share cached prefixes."),
+    prefix_cache: bool = typer.Option(
+        True, "--prefix-cache/--no-prefix-cache", help="Share cached prefixes; the policy uncached never does."
+    ),
     host_blocks: int = typer.Option(0, help="Blocks of a second tier in host memory, under the prefix cache."),
     device: str = typer.Option("H100", help="Whose peaks the step time uses. See: refsim devices."),
     memory_efficiency: float = typer.Option(0.8, help="Of the HBM peak; the default is calibrated (docs/serving.md)."),
@@ -49,6 +52,7 @@ def replay(
     mean_output: float = typer.Option(200.0, help="Synthetic: mean output length (log-normal)."),
     shared_prompt: float = typer.Option(0.5, help="Synthetic: the part of requests that begin with one system prompt."),
     seed: int = typer.Option(0, help="Synthetic: seed."),
+    capacity_curve: bool = typer.Option(False, "--capacity-curve", help="Also draw the hit rate by cache size."),
     against: Annotated[
         Path | None, typer.Option(help="Folder of a measured run of this trace, to compare with.")
     ] = None,
@@ -100,7 +104,8 @@ def replay(
     if measured is not None:
         comparison = compare(results[policies[0]], measured)
         _print_comparison(console, comparison, measured, results[policies[0]])
-    for path in _draw(out, results, measured, comparison):
+    rates = _capacity_curve(console, load_of, block_size) if capacity_curve else {}
+    for path in _draw(out, results, measured, comparison, rates):
         console.print(f"wrote {path}")
 
 
@@ -115,7 +120,9 @@ def _memory(
     *,
     null_block: bool,
 ) -> Memory:
-    if policy == "paged":
+    if policy in ("paged", "uncached"):
+        prefix_cache = prefix_cache and policy == "paged"
+        host_blocks = host_blocks if policy == "paged" else 0
         # A measured engine counts its null block in the pool's size.
         return PagedMemory(
             BlockManager(
@@ -204,8 +211,22 @@ def _print_comparison(console: Console, c: Comparison, measured: MeasuredRun, re
     )
 
 
+def _capacity_curve(console: Console, requests: Sequence[Request], block_size: int) -> dict[int | None, float]:
+    """Hit rates of least-recently-used caches of growing size, and of one without end (None)."""
+    everything = sum(-(-r.prompt_len // block_size) for r in requests)
+    sizes = sorted({max(1, everything // 2**k) for k in range(1, 10)})
+    rates: dict[int | None, float] = {s: token_hit_rate(requests, block_size, s) for s in sizes}
+    rates[None] = token_hit_rate(requests, block_size)
+    console.print(", ".join(f"{'without end' if s is None else s}: {100 * r:.2f} %" for s, r in rates.items()))
+    return rates
+
+
 def _draw(
-    out: Path, results: dict[str, Replay], measured: MeasuredRun | None, comparison: Comparison | None
+    out: Path,
+    results: dict[str, Replay],
+    measured: MeasuredRun | None,
+    comparison: Comparison | None,
+    rates: dict[int | None, float],
 ) -> list[Path]:
     from refsim.charts import serving as charts
 
@@ -222,6 +243,9 @@ def _draw(
     }
     if comparison is not None and measured is not None:
         axes["residuals"] = charts.residuals(comparison, measured)
+    if rates:
+        finite = {size: rate for size, rate in rates.items() if size is not None}
+        axes["capacity_curve"] = charts.capacity_curve(finite, rates[None])
     paths = []
     for name, ax in axes.items():
         paths.append(out / f"{name}.png")

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim.charts.style import FAINT, GREEN, GREY, INK, SERIES, new_axes
+from refsim.kvcache import story
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
 
+    from refsim.kvcache import BlockManager, Event
     from refsim.serving.measured import Comparison, MeasuredRun
     from refsim.serving.replay import Replay
 
@@ -24,6 +26,13 @@ USES = {
     "internal": ("reserved, never used", SERIES[3]),
     "external": ("free, fits nobody", VERMILION),
     "free": ("free", FAINT),
+}
+STATES = {
+    story.FREE: "white",
+    story.HELD: SERIES[5],
+    story.SHARED: SERIES[4],
+    story.CACHED: GREEN,
+    story.RESTING: SERIES[3],
 }
 MOST_POINTS = 2000
 
@@ -139,6 +148,37 @@ def residuals(comparison: Comparison, measured: MeasuredRun, ax: Axes | None = N
     ax.set(xlabel="request, by arrival", ylabel="replay - measured (s)", title="Residuals of each request")
     ax.legend(frameon=False, ncols=2)
     return ax
+
+
+def block_story(manager: BlockManager, ax: Axes | None = None) -> Axes:
+    """The state of every block after each recorded event: who was free, held, shared, cached.
+
+    Raises ValueError when the manager keeps no record.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    if manager.events is None:
+        raise ValueError("the manager keeps no record; build it with record=True")
+    pages = list(story.tell(manager.events, manager.pool.num_blocks))
+    states = list(STATES)
+    grid = np.array([[states.index(p.state(b)) for p in pages] for b in range(manager.pool.num_blocks)])
+    ax = new_axes(ax, 8, 1.8 + 0.2 * manager.pool.num_blocks)
+    colours = ListedColormap(list(STATES.values()))
+    ax.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(states) - 0.5, edgecolors="white", lw=0.4)
+    ax.invert_yaxis()
+    ax.set(xlabel="event", ylabel="physical block", title="What became of each block")
+    if len(pages) <= 40:
+        ax.set_xticks(np.arange(len(pages)) + 0.5, [f"{p.event.kind} {_who(p.event)}" for p in pages], rotation=90)
+        ax.tick_params(axis="x", labelsize=7)
+    ax.set_yticks(np.arange(manager.pool.num_blocks) + 0.5, [str(b) for b in range(manager.pool.num_blocks)])
+    keys = [Patch(facecolor=colour, edgecolor=GREY, label=state) for state, colour in STATES.items()]
+    ax.figure.legend(handles=keys, frameon=False, ncols=len(keys), loc="outside lower center")
+    return ax
+
+
+def _who(event: Event) -> str:
+    return "" if event.seq_id is None else str(event.seq_id)
 
 
 def _line(replay: Replay, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 class Event(NamedTuple):
     """One thing done to blocks.
 
-    `kind` is `allocate` (fresh blocks), `share` (one more table holds them), `copy` (`blocks` were copied to `onto`
-    before a write), `cache` (entered the prefix cache), `hit` (found there), `evict` (dropped from it), `free` (went
-    back on the free stack), `load` (came back from the host tier). `seq_id` is None where no sequence is concerned.
+    `kind` is `allocate` (fresh blocks), `share` (one more table holds them), `copy` (a table writes: it holds copies of
+    `blocks`, `onto`, instead of them), `cache` (entered the prefix cache), `hit` (found there), `evict` (dropped from
+    it), `drop` (a table holds them no more), `free` (back on the free stack, or straight to the next taker), `load`
+    (came back from the host tier). `seq_id` is None where no sequence is concerned.
     """
 
     kind: str

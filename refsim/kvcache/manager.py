@@ -178,6 +178,8 @@ class BlockManager(PoolBooks):
         if full > seq.cached:
             entered, twins, seq.cached = self.prefix.insert(seq.chain, seq.rows[0], seq.cached, full)
             self._note("cache", seq_id, entered)
+            self._note("share", seq_id, list(twins.values()))
+            self._note("drop", seq_id, list(twins))
             self._tell_freed(seq_id, self.pool.drop(twins))
 
     def pin(self, tokens: ArrayLike, salt: int = 0) -> list[int]:
@@ -203,6 +205,8 @@ class BlockManager(PoolBooks):
         seq = self._get(seq_id)
         del self._sequences[seq_id]
         ids = seq.holds()
+        if self.events is not None:
+            self._note("drop", seq_id, ids)
         freed = self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids)
         self._tell_freed(seq_id, freed)
 

@@ -77,7 +77,7 @@ class PrefixCache:
         below: list[int] = []
         if self.host is not None:
             for key, content in zip(keys[len(found) :], chain.contents[len(found) :], strict=False):
-                entry = self.host.find(key)
+                entry = None if key in self._by_key else self.host.find(key)
                 if entry is None or entry.parent != parent or entry.content != content:
                     break
                 below.append(key)
@@ -134,7 +134,7 @@ class PrefixCache:
             keys[block] = None
         return ids
 
-    def insert(self, chain: Chain, table: list[int], first: int, last: int) -> tuple[list[int], list[int], int]:
+    def insert(self, chain: Chain, table: list[int], first: int, last: int) -> tuple[list[int], dict[int, int], int]:
         """Enter blocks `first .. last - 1` of a table.
 
         Returns the blocks entered, the twins, and the number of leading blocks now in the cache. A twin is a block
@@ -146,7 +146,7 @@ class PrefixCache:
         keys, held_contents, parents, serials = self._key, self._content, self._parent, self._serial
         refs, find_or_set = self.pool.refs, self._by_key.setdefault
         entered: list[int] = []
-        twins: list[int] = []
+        twins: dict[int, int] = {}
         for i in range(first, last):
             own, key, content = table[i], chain_keys[i], contents[i]
             known = find_or_set(key, own)
@@ -164,7 +164,7 @@ class PrefixCache:
                     return entered, twins, i
                 self.hold([known])
                 table[i] = known
-                twins.append(own)
+                twins[own] = known
             parent = serials[known]
         return entered, twins, last
 

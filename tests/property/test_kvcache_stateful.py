@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from refsim.kvcache import BlockManager, OutOfBlocks, PagedKV, chain
+from refsim.kvcache import BlockManager, OutOfBlocks, PagedKV, chain, story
 
 IDS = st.integers(0, 2)  # few ids, so that prefixes meet often
 WHICH = st.integers(0, 99)
@@ -247,6 +247,9 @@ def test_a_long_life(kind: type[Life]) -> None:
                 life.free(which=which)
             life.each_reads_what_it_wrote()
             life.the_books_agree()
+        pages = list(story.tell(life.manager.events or [], life.manager.pool.num_blocks))
+        assert list(pages[-1].refs) == life.manager.pool.refs, "the record tells another story"
+        assert life.manager.prefix is None or pages[-1].cached == set(life.manager.prefix.entries)
         kinds = Counter(event.kind for event in life.manager.events or [])
         expected = (
             ("allocate", "share", "cache", "hit", "evict", "free") if kind is Life else ("allocate", "share", "free")
@@ -255,6 +258,10 @@ def test_a_long_life(kind: type[Life]) -> None:
         assert all(kinds[k] >= 20 for k in expected), kinds
         assert size == 1 or kinds["copy"] >= 3, kinds
         life.teardown()
+
+
+class CollidingTieredLife(CollidingLife):
+    host_blocks = 6
 
 
 few = settings(max_examples=40, stateful_step_count=30)
@@ -266,5 +273,7 @@ TestLayeredLife = LayeredLife.TestCase
 TestLayeredLife.settings = few
 TestTieredLife = TieredLife.TestCase
 TestTieredLife.settings = few
+TestCollidingTieredLife = CollidingTieredLife.TestCase
+TestCollidingTieredLife.settings = few
 TestCollidingLife = CollidingLife.TestCase
 TestCollidingLife.settings = few

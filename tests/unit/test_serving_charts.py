@@ -71,6 +71,21 @@ def test_waste_and_capacity(result) -> None:
     assert ax.lines[1].get_ydata()[0] == 33.0
 
 
+def test_the_story_of_blocks() -> None:
+    m = BlockManager(3, 4, prefix_cache=True, record=True)
+    m.allocate("a", range(6))
+    m.commit("a")
+    m.fork("a", "b")
+    m.append("b", [9])
+    m.free("a")
+    ax = charts.block_story(m)
+    grid = ax.collections[0].get_array()
+    # free 0, held 1, shared 2, held and cached 3; events: allocate, cache, share, allocate, copy, drop, free.
+    assert grid.tolist() == [[1, 3, 3, 3, 3, 3, 3], [1, 1, 2, 2, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1]]
+    with pytest.raises(ValueError, match="record=True"):
+        charts.block_story(BlockManager(3, 4))
+
+
 def test_residuals_are_replay_less_measured(result, run) -> None:
     c = compare(result, run)
     ax = charts.residuals(c, run)
@@ -102,6 +117,15 @@ def test_the_command_without_a_file(tmp_path, capsys) -> None:
     out = capsys.readouterr().out
     assert "30 / 0" in out
     assert len(list(tmp_path.glob("*.png"))) == 7
+
+
+def test_the_command_with_hashes(shared_data, tmp_path, capsys) -> None:
+    trace = str(shared_data / "mooncake/conversation_trace.head4000.jsonl")
+    arguments = ["--limit", "60", "--block-size", "512", "--blocks", "300", "--host-blocks", "500", "--capacity-curve"]
+    assert main(["replay", trace, *arguments, "--policy", "paged", "--policy", "uncached", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "without end" in out
+    assert (tmp_path / "capacity_curve.png").exists()
 
 
 def test_the_command_with_real_values(capsys) -> None:
