@@ -26,7 +26,8 @@ GCC = (
 CLANG = ("-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-fno-builtin-memset", "-fno-builtin-memcpy")
 TRACED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds")
 TRACED_GCC = ("--param", "tsan-instrument-func-entry-exit=0")
-TRACED_CLANG = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+# Clang would leave out a read that a write to the same place follows.
+TRACED_CLANG = (*("-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1"),)
 RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
 

@@ -40,11 +40,22 @@ extern "C" int printf(const char*, ...) __asm__(REFSIM_SYMBOL("refsim_printf"));
 #define __restrict__ __restrict
 #endif
 
+// Constants to the kernel, so that no compiler counts a read of them as an access to memory. (To Clang, a struct that is
+// defined elsewhere is no constant; an array is.)
 extern "C" {
+#ifdef __clang__
+extern const unsigned refsim_thread_idx[3], refsim_block_idx[3], refsim_block_dim[3], refsim_grid_dim[3];
+#define REFSIM_INDEX(a) (uint3{a[0], a[1], a[2]})
+#define threadIdx REFSIM_INDEX(refsim_thread_idx)
+#define blockIdx REFSIM_INDEX(refsim_block_idx)
+#define blockDim REFSIM_INDEX(refsim_block_dim)
+#define gridDim REFSIM_INDEX(refsim_grid_dim)
+#else
 extern const uint3 threadIdx __asm__(REFSIM_SYMBOL("refsim_thread_idx"));
 extern const uint3 blockIdx __asm__(REFSIM_SYMBOL("refsim_block_idx"));
 extern const uint3 blockDim __asm__(REFSIM_SYMBOL("refsim_block_dim"));
 extern const uint3 gridDim __asm__(REFSIM_SYMBOL("refsim_grid_dim"));
+#endif
 int refsim_barrier(unsigned form, int predicate, unsigned line);
 unsigned long refsim_warp(unsigned kind, unsigned mask, unsigned long value, unsigned source, unsigned line);
 unsigned refsim_active_mask(unsigned line);
