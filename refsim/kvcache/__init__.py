@@ -22,11 +22,16 @@ How the parts work together, for somebody who writes a decoder::
 each layer has a block table of its own, and all layers share one pool: pass `layer=` to the look-ups. By default
 (`tables=1`) one table serves all layers.
 
+With `BlockManager(..., prefix_cache=True)`, `allocate` with token ids shares leading blocks that are cached and returns
+how many tokens that is: compute from there on. `pin(ids)` keeps a popular prompt; `host_blocks=N` adds a second tier;
+`record=True` keeps `manager.events`, which `story.tell` tells again. The baselines are in `contiguous`.
+
 Every failed call leaves the manager and the cache exactly as they were.
 """
 
 from refsim.kvcache.address import byte_offset, element_offset, first_overflowing_block, locate, slot_to_block
 from refsim.kvcache.books import Stats
+from refsim.kvcache.chain import Chain
 from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequence
 from refsim.kvcache.events import Event
 from refsim.kvcache.index_formats import check_tables
@@ -38,6 +43,7 @@ from refsim.kvcache.sizing import block_nbytes, blocks_for, pool_nbytes, token_n
 __all__ = [
     "BlockManager",
     "BlockPool",
+    "Chain",
     "DuplicateSequence",
     "Event",
     "OutOfBlocks",

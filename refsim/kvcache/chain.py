@@ -84,6 +84,8 @@ def root_key(salt: int) -> int:
 def check_ids(ids: ArrayLike) -> Int64[np.ndarray, "tokens"]:
     """Token ids as a 1-D int64 array, or a ValueError."""
     array = np.asarray(ids)
+    if array.ndim == 1 and array.dtype == np.int64:
+        return array
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":

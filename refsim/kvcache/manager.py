@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from numpy.typing import ArrayLike
+_COUNT = (int, np.integer)
 
 
 class BlockManager(PoolBooks):
@@ -101,7 +102,7 @@ class BlockManager(PoolBooks):
         if type(tokens) is int and not seq.tail_shared and 0 <= tokens <= -seq.tokens % self.block_size:
             seq.tokens += tokens  # there is room in a block of its own: most tokens of a decode
             return
-        ids = None if isinstance(tokens, int | np.integer) else check_ids(tokens)
+        ids = None if isinstance(tokens, _COUNT) else check_ids(tokens)
         count = int(tokens) if ids is None else ids.size  # type: ignore[arg-type]
         if count < 0:
             raise ValueError(f"can't append {count} tokens; expected 0 or more")
@@ -221,7 +222,7 @@ class BlockManager(PoolBooks):
                     f"the chain has blocks of {tokens.block_size} tokens, the manager of {self.block_size}"
                 )
             return tokens, tokens.known
-        if isinstance(tokens, int | np.integer):
+        if isinstance(tokens, _COUNT):
             if tokens < 0:
                 raise ValueError(f"can't allocate {tokens} tokens; expected 0 or more")
             return None, int(tokens)
