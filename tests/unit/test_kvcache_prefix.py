@@ -176,6 +176,10 @@ def test_pinned_prompts_stay() -> None:
         m.allocate("too much", [7] * 9)
     assert m.allocate("user", [*range(8), 1]) == 8
     m.free("user")
+    m.check_invariants()
+    run(m, "flood", [7] * 8)
+    assert m.allocate("another user", [*range(8), 1]) == 8
+    m.free("another user")
     m.unpin(pin)
     m.check_invariants()
     m.allocate("flood", [8] * 16)
