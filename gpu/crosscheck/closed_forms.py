@@ -34,7 +34,7 @@ def closed_form_ledger(problem: Problem) -> Ledger:
         case.Dv,
         dtype=case.dtype,
         tile=keys["tile"],
-        packed=keys.get("pack_gqa", False),
+        packed=keys.get("pack_gqa", case.op not in ("standard", "flash")),
         block_size=case.block_size if case.op in PAGED else None,
         **variant,
     )
