@@ -86,13 +86,13 @@ class Stretch:
     def longest(self, size: int, unit: int) -> int:
         """Keys of the longest key tile of any query tile.
 
-        Looks at a number of query tiles that depends on size and unit alone: where the spans keep their length, tiles
-        repeat after unit / gcd(t, unit); where they grow or shrink, only the few with less than 3 key tiles differ.
+        Query tiles whose first keys lie alike within `unit` follow one another every unit / gcd(t, unit). Among these,
+        if both edges move all are alike; if only the first moves, the earliest sees most. If only the last edge moves,
+        the last tile sees most of all.
         """
-        step = max(self.first.step, self.stop.step, 1)
-        near = min(self.count, unit // gcd(step, unit) + 2 * size // step + 1)
+        alike = unit // gcd(self.first.step, unit)
         best = 0
-        for i in (*range(near), *range(max(near, self.count - near), self.count)):
+        for i in (*range(min(alike, self.count)), self.count - 1):
             best = max(best, longest_tile(self.first(i), self.stop(i), size, unit))
             if best == size:
                 break

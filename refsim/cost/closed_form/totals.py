@@ -87,8 +87,7 @@ def _of_part(plan: Plan, n: int, band: Band, low: int, high: int) -> Totals:
 def _of_stretch(plan: Plan, stretch: Stretch, rows: int) -> Totals:
     keys, key_tiles = stretch.keys(), stretch.tiles(plan.Bc, plan.unit)
     # A key tile of whole blocks reads an entry for each; a smaller one lies within one block and reads that one.
-    whole = plan.block_size is not None and plan.block_size <= plan.Bc
-    entries = stretch.tiles(plan.unit, plan.unit) if whole else key_tiles
+    entries = 0 if plan.block_size is None else stretch.tiles(plan.unit, plan.unit)
     longest = 0 if plan.variant.alibi_slopes is None else stretch.longest(plan.Bc, plan.unit)
     return Totals(
         key_tiles=key_tiles,
