@@ -40,9 +40,7 @@ def to_runtime(name: str, x: Any, runtime: Runtime) -> Any:
     if isinstance(x, (list, tuple, int, float)):
         x = np.asarray(x)
     if not hasattr(x, "__dlpack__"):
-        raise TypeError(
-            f"{name} must be an array (NumPy, CuPy, PyTorch, or any other with DLPack), got {type(x).__name__}"
-        )
+        raise TypeError(f"{name} must be an array of NumPy, CuPy, PyTorch or with DLPack, got {type(x).__name__}")
     if runtime.name == "emulator":
         if is_cupy(x):
             x = x.get()
