@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from math import prod
+from math import isfinite, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,7 @@ class Programs:
         self.buffers: dict[str, Buffer] = {}
         self.live_nbytes = 0
         self.ended = False
+        self._product = np.empty(0)  # where `mma` multiplies before it adds
 
     # On-chip memory
 
@@ -85,7 +86,8 @@ class Programs:
                 f"kernel {self.kernel!r} needs {self.live_nbytes:,} B on chip and the machine has {limit:,} B; "
                 f"{what!r} did not fit. On chip: {'; '.join(parts)}. Use a smaller tile or a device with more"
             )
-        self.tally.sram_peak_nbytes = max(self.tally.sram_peak_nbytes, self.live_nbytes)
+        if self.live_nbytes > self.tally.sram_peak_nbytes:
+            self.tally.sram_peak_nbytes = self.live_nbytes
 
     def release(self, nbytes: int) -> None:
         """Give on-chip memory back."""
@@ -111,8 +113,8 @@ class Programs:
     def temporary(self, data: np.ndarray) -> Tile:
         """A tile for the value of an expression; it takes on-chip memory for as long as it lives."""
         repeat = self._repeat(data.shape)
-        per_program = prod(data.shape[self.grid_ndim :])
-        return Tile(data, Temporary(self, per_program * data.dtype.itemsize), data.dtype, repeat)
+        nbytes = data.nbytes * repeat // self.count if self.count else 0
+        return Tile(data, Temporary(self, nbytes), data.dtype, repeat)
 
     # Moving bytes
 
@@ -178,8 +180,10 @@ class Programs:
             self.tally.sram_read[tile.home.name] += tile.nbytes
         acc._own()
         with np.errstate(invalid="ignore", over="ignore"):
-            product = np.matmul(a.data, b.data)
-            if not np.isfinite(np.add.reduce(product, axis=None)):
+            if self._product.shape != acc.data.shape:
+                self._product = np.empty(acc.data.shape, acc.data.dtype)
+            product = np.matmul(a.data, b.data, out=self._product)
+            if not isfinite(np.add.reduce(product, axis=None)):
                 product = _select_then_multiply(a.data, b.data)
             acc.data += product
         self.tally.sram_write[acc.home.name] += acc.nbytes

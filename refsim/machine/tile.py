@@ -66,16 +66,13 @@ class Buffer:
 class Temporary:
     """The memory behind a tile that an expression made. It is given back when the last tile that uses it goes."""
 
-    __slots__ = ("name", "nbytes", "programs")
+    __slots__ = ("nbytes", "programs")
+    name = "temporaries"
+    version = 0
 
     def __init__(self, programs: Programs, nbytes: int) -> None:
-        self.name, self.programs, self.nbytes = "temporaries", programs, nbytes
+        self.programs, self.nbytes = programs, nbytes
         programs.charge(nbytes, "temporaries")
-
-    @property
-    def version(self) -> int:
-        """As a buffer's: -1 once its program has ended."""
-        return -1 if self.programs.ended else 0
 
     def __del__(self) -> None:
         self.programs.release(self.nbytes)
@@ -154,8 +151,9 @@ class Tile(NDArrayOperatorsMixin):
 
     def check(self) -> None:
         """Raise StaleTile if the memory behind this tile holds something else by now."""
-        if self.born != self.home.version:
-            why = "its program has ended" if self.home.version < 0 else "its buffer was loaded anew or written since"
+        ended = self.home.programs.ended
+        if ended or self.born != self.home.version:
+            why = "its program has ended" if ended else "its buffer was loaded anew or written since"
             raise StaleTile(
                 f"tile of {self.home.name!r} was used although {why}; use the tile of the last load or write"
             )
@@ -174,16 +172,18 @@ class Tile(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         if method not in ("__call__", "reduce"):
             raise TypeError(f"{ufunc.__name__}.{method} is not counted on tiles; use a plain call or a reduction")
-        programs = self.home.programs
+        programs, ndim = self.home.programs, self.data.ndim
         tally = programs.tally
         arrays: list[Any] = []
         for x in inputs:
             if type(x) is Tile:
-                x.check()
-                if x.data.ndim != self.data.ndim:
-                    _refuse_mixed_axes(self, x)
-                tally.sram_read[x.home.name] += x.nbytes
+                home = x.home
+                if x.born != home.version or home.programs.ended:
+                    x.check()
+                tally.sram_read[home.name] += x.nbytes
                 x = x.data
+                if x.ndim != ndim:
+                    _refuse_mixed_axes(self, x, programs.grid_ndim)
             elif type(x) is HBMArray:
                 x._refuse()
             arrays.append(x)
@@ -193,7 +193,7 @@ class Tile(NDArrayOperatorsMixin):
             target._own()
             kwargs["out"] = target.data
         if method == "reduce":
-            if not -len(self.shape) <= kwargs.get("axis", 0) < 0:
+            if not programs.grid_ndim - ndim <= kwargs.get("axis", 0) < 0:
                 raise ValueError(f"reduce a tile along an axis of its program, from -1 to {-len(self.shape)}")
             result = ufunc.reduce(*arrays, **kwargs)
         else:
@@ -211,11 +211,11 @@ class Tile(NDArrayOperatorsMixin):
         return target
 
 
-def _refuse_mixed_axes(a: Tile, b: Tile) -> None:
+def _refuse_mixed_axes(a: Tile, b: np.ndarray, grid_ndim: int) -> None:
     """NumPy would line up one tile's program axes with the other's grid axes."""
     raise ValueError(
-        f"tiles of shapes {a.shape} and {b.shape} have different numbers of axes; give the smaller one its missing "
-        "axes of length 1, as in tile[..., None]"
+        f"tiles of shapes {a.shape} and {b.shape[grid_ndim:]} have different numbers of axes; give the smaller one its "
+        "missing axes of length 1, as in tile[..., None]"
     )
 
 
