@@ -32,6 +32,8 @@ class Page:
 def tell(events: Iterable[Event], num_blocks: int) -> Iterator[Page]:
     """The pages of a record, one an event, from a fresh pool on.
 
+    Raises ValueError for a record with gaps: a block that is allocated or freed while somebody holds it.
+
     >>> from refsim.kvcache import BlockManager
     >>> m = BlockManager(2, 4, prefix_cache=True, record=True)
     >>> _ = m.allocate("a", range(6)); m.commit("a"); m.free("a")
@@ -41,6 +43,8 @@ def tell(events: Iterable[Event], num_blocks: int) -> Iterator[Page]:
     refs, cached = [0] * num_blocks, set()
     for event in events:
         for block in event.blocks:
+            if event.kind in ("allocate", "free") and refs[block]:
+                raise ValueError(f"{event} while {refs[block]} hold(s) block {block}: the record has gaps")
             if event.kind == "allocate":
                 refs[block] = 1
             elif event.kind in ("share", "hit"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsim.kvcache import BlockManager, OutOfBlocks
+from refsim.kvcache import BlockManager, Event, OutOfBlocks, story
 from refsim.kvcache.chain import Chain
 
 
@@ -73,6 +73,7 @@ def test_salts_are_apart() -> None:
     run(m, "a", range(9), salt=1)
     assert run(m, "b", range(9), salt=2) == 0
     assert run(m, "c", range(9), salt=1) == 8
+    assert run(m, "d", range(9), salt=2) == 8
 
 
 def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
@@ -286,6 +287,11 @@ def test_events_tell_the_life_in_order() -> None:
     ]
 
 
+def test_a_record_with_gaps_is_not_told() -> None:
+    with pytest.raises(ValueError, match="the record has gaps"):
+        list(story.tell([Event("allocate", 1, (0,)), Event("allocate", 2, (0,))], 1))
+
+
 def test_keys_of_a_growing_chain_equal_those_of_the_whole() -> None:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 50000, 1000)
@@ -318,6 +324,31 @@ def test_invariants_notice_a_wrong_cache() -> None:
         spoil(broken)
         with pytest.raises(AssertionError):
             broken.check_invariants()
+    m.check_invariants()
+
+
+def test_evicted_blocks_come_back_from_the_host() -> None:
+    m = manager(blocks=4, host_blocks=2)
+    run(m, "a", range(13))  # three blocks are cached; the flood evicts them, the tail first, and the host keeps two
+    run(m, "flood", 16)
+    assert (len(m.prefix.host), m.prefix.host.stored) == (2, 3)
+    assert m.allocate("b", range(13)) == 8
+    assert (m.prefix.host.loaded, len(m.prefix.host)) == (2, 0)
+    assert [e.blocks for e in m.events or [] if e.kind == "load"] == [tuple(m.table("b")[:2].tolist())]
+    m.check_invariants()
+    with pytest.raises(ValueError, match="at least one block"):
+        manager(host_blocks=-1)
+    with pytest.raises(ValueError, match="needs prefix_cache"):
+        BlockManager(4, 4, host_blocks=2)
+
+
+def test_the_host_gives_nothing_whose_key_the_gpu_holds_for_another(monkeypatch) -> None:
+    monkeypatch.setattr("refsim.kvcache.chain.key_of", lambda pair: pair[1][0])  # the first id's low byte
+    m = manager(blocks=4, host_blocks=8)
+    run(m, "x", [1, 0, 0, 0, 2, 0, 0, 0, 9])
+    run(m, "flood", 16)
+    run(m, "z", [2, 7, 7, 7, 5])
+    assert m.allocate("x", [1, 0, 0, 0, 2, 0, 0, 0, 9]) == 4
     m.check_invariants()
 
 
