@@ -223,7 +223,7 @@ def build(
     dynamic = dynamic or any(rewrite(p.read_text())[1] for p in headers.values())
     macros = [o for o in host if o.startswith(("-D", "-U"))]
     before = [f"#include <{name}>" for name in _own_headers([text, *(p.read_text() for p in headers.values())])]
-    before += [_macro(option) for option in macros]
+    before += [*(_macro(option) for option in macros), "#include <assert.h>"]  # which heeds NDEBUG
     unit = _unit(body, names, kernels, before, dynamic=dynamic)
     flags = [*tool.kernel_flags(traced=traced), *(o for o in host if o not in macros)]
     runtime = build_runtime(tool)

@@ -50,7 +50,10 @@ class Places:
     def __call__(self, pc: int) -> tuple[int, str]:
         offset = pc - self.base
         line = lines_of(self.path).find(offset - 1) if 0 < offset <= self.nbytes else 0
-        return line, self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+        return line, self.source(line)
+
+    def source(self, line: int) -> str:
+        return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
 
 
 class Namer:
@@ -63,8 +66,8 @@ class Namer:
     def line(self, pc: int) -> int:
         return self.places(pc)[0]
 
-    def source(self, pc: int) -> str:
-        return self.places(pc)[1]
+    def source(self, line: int) -> str:
+        return self.places.source(line)
 
     def region(self, region: int) -> str:
         if region == native.REGION_SHARED:

@@ -91,8 +91,8 @@ def _what(running: Running, namer: Namer, raw: native.Report, where: str, other:
 def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
     """Turn one entry of the runtime's table into a Report."""
     tensor, element, where = _target(running, namer, raw)
-    line = namer.line(raw.pc)
-    other_line = namer.line(raw.other_pc) if raw.other_pc else 0
+    line = namer.line(raw.pc) or raw.line
+    other_line = (namer.line(raw.other_pc) if raw.other_pc else 0) or raw.other_line
     other = ""
     other_thread = other_block = None
     if raw.other_block != native.NOBODY:
@@ -107,7 +107,7 @@ def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
         index3(raw.block, running.grid),
         index3(raw.thread, running.block),
         line,
-        namer.source(raw.pc),
+        namer.source(line),
         _what(running, namer, raw, where, other),
         tensor,
         element,

@@ -50,7 +50,7 @@ class Report(Structure):
         *((name, c_int32) for name in ("check", "region")),
         *((name, c_uint32) for name in ("count", "size", "direction", "other_direction")),
         *((name, c_uint64) for name in ("pc", "other_pc", "address")),
-        *((name, c_uint32) for name in ("block", "thread", "other_block", "other_thread")),
+        *((name, c_uint32) for name in ("block", "thread", "other_block", "other_thread", "line", "other_line")),
         ("lanes", c_uint64),
         ("detail", c_char * 240),
     ]

@@ -15,6 +15,7 @@ COMMON = (
     *("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-g1", "-gdwarf-4"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-strict-aliasing", "-ffp-contract=off"),
     *("-fno-builtin-printf", "-fno-delete-null-pointer-checks", "-fstack-clash-protection"),
+    "-fno-optimize-sibling-calls",  # a call must leave its return address: it says where it was
     *("-Werror=vla", "-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused"),
 )
 # Instructions are counted as they are written: no loops turned into vectors or library calls, no copies of code for
@@ -49,7 +50,7 @@ class Compiler:
         gcc = self.family == "gcc"
         flags = [*COMMON, *(GCC if gcc else CLANG)]
         if self.zig:
-            flags += ["-Wno-unused-command-line-argument", *([] if traced else ["-fno-sanitize=all"])]
+            flags += ["-Wno-unused-command-line-argument", "-UNDEBUG", *([] if traced else ["-fno-sanitize=all"])]
         if traced:
             flags += [*TRACED, *(TRACED_GCC if gcc else TRACED_CLANG)]
         else:

@@ -46,6 +46,18 @@ def test_sectors_of_a_warp_access(index, sectors, useful):
     assert read.useful_share == useful / (32 * sectors)
 
 
+def test_an_access_across_a_sector_touches_two():
+    code = r"""
+extern "C" __global__ void k(const char* x, float* y) {
+    float2 v = *(const float2*)(x + 28 + 64 * threadIdx.x);
+    y[threadIdx.x] = v.x + v.y;
+}"""
+    kernel = RawKernel(code, "k", checks={"misaligned": "ignore"})
+    kernel(1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32)))
+    assert kernel.trace.tensors["x"].read.sectors == 8
+    assert kernel.trace.tensors["x"].read.useful_share == 4 * 8 / (8 * 32)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_gathers_against_a_set(seed):
     index = np.random.default_rng(seed).integers(0, 4096, 96)

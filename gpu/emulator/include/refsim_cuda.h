@@ -41,15 +41,19 @@ extern "C" int printf(const char*, ...) __asm__(REFSIM_SYMBOL("refsim_printf"));
 #endif
 
 // Constants to the kernel, so that no compiler counts a read of them as an access to memory. (To Clang, a struct that is
-// defined elsewhere is no constant; an array is.)
+// defined elsewhere is no constant; a number is.)
 extern "C" {
 #ifdef __clang__
-extern const unsigned refsim_thread_idx[3], refsim_block_idx[3], refsim_block_dim[3], refsim_grid_dim[3];
-#define REFSIM_INDEX(a) (uint3{a[0], a[1], a[2]})
-#define threadIdx REFSIM_INDEX(refsim_thread_idx)
-#define blockIdx REFSIM_INDEX(refsim_block_idx)
-#define blockDim REFSIM_INDEX(refsim_block_dim)
-#define gridDim REFSIM_INDEX(refsim_grid_dim)
+#define REFSIM_INDEX(NAME) extern const unsigned refsim_##NAME##_x, refsim_##NAME##_y, refsim_##NAME##_z;
+REFSIM_INDEX(thread_idx)
+REFSIM_INDEX(block_idx)
+REFSIM_INDEX(block_dim)
+REFSIM_INDEX(grid_dim)
+#undef REFSIM_INDEX
+#define threadIdx (uint3{refsim_thread_idx_x, refsim_thread_idx_y, refsim_thread_idx_z})
+#define blockIdx (uint3{refsim_block_idx_x, refsim_block_idx_y, refsim_block_idx_z})
+#define blockDim (uint3{refsim_block_dim_x, refsim_block_dim_y, refsim_block_dim_z})
+#define gridDim (uint3{refsim_grid_dim_x, refsim_grid_dim_y, refsim_grid_dim_z})
 #else
 extern const uint3 threadIdx __asm__(REFSIM_SYMBOL("refsim_thread_idx"));
 extern const uint3 blockIdx __asm__(REFSIM_SYMBOL("refsim_block_idx"));

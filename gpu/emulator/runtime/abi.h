@@ -51,6 +51,7 @@ struct Report {
     u32 count, size, direction, other_direction;
     u64 pc, other_pc, address;
     u32 block, thread, other_block, other_thread;
+    u32 line, other_line;  // of calls that know their line, should the compiler have merged them with others
     u64 lanes;
     char detail[240];
 };

@@ -23,6 +23,8 @@ static void check_barrier() {
         r->other_block = block.id;
         r->other_thread = other->id;
         r->other_pc = split ? other->pc : 0;
+        r->line = waiting->line;
+        r->other_line = split ? other->line : 0;
         if (split)
             describe(r, "threads of one block wait at different barriers");
         else

@@ -115,7 +115,7 @@ static void count_sectors(Site* s, const u64* unique, u32 n, u32 size) {
     u64 last = ~0ull, end = 0;
     for (u32 i = 0; i < n; i++) {
         u64 first_sector = unique[i] >> 5, last_sector = (unique[i] + size - 1) >> 5;
-        s->sectors += (last_sector != last) + (last_sector != first_sector && first_sector != last);
+        s->sectors += (first_sector != last) + (last_sector != first_sector);
         last = last_sector;
         u64 from = unique[i] > end ? unique[i] : end;
         end = unique[i] + size;

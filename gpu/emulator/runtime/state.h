@@ -66,7 +66,29 @@ static bool traced;
 
 // The index variables of CUDA: to kernels they are constants, so that no compiler counts a read of them as traffic.
 EXPORT Dim refsim_thread_idx, refsim_block_idx, refsim_block_dim, refsim_grid_dim;
+
+#ifdef __ELF__
+// Each of their members under a name of its own.
+#define MEMBER(NAME, LETTER, OFFSET)                                                       \
+    ".globl refsim_" NAME "_" LETTER "\n.type refsim_" NAME "_" LETTER ",%object\n"         \
+    ".size refsim_" NAME "_" LETTER ",4\n.set refsim_" NAME "_" LETTER ",refsim_" NAME "+" OFFSET "\n"
+#define MEMBERS(NAME) MEMBER(NAME, "x", "0") MEMBER(NAME, "y", "4") MEMBER(NAME, "z", "8")
+__asm__(MEMBERS("thread_idx") MEMBERS("block_idx") MEMBERS("block_dim") MEMBERS("grid_dim"));
+#undef MEMBERS
+#undef MEMBER
+#endif
 Dim refsim_thread_idx, refsim_block_idx, refsim_block_dim, refsim_grid_dim;
+
+#ifdef __ELF__
+// Each of their members under a name of its own.
+#define MEMBER(NAME, LETTER, OFFSET)                                                       \
+    ".globl refsim_" NAME "_" LETTER "\n.type refsim_" NAME "_" LETTER ",%object\n"         \
+    ".size refsim_" NAME "_" LETTER ",4\n.set refsim_" NAME "_" LETTER ",refsim_" NAME "+" OFFSET "\n"
+#define MEMBERS(NAME) MEMBER(NAME, "x", "0") MEMBER(NAME, "y", "4") MEMBER(NAME, "z", "8")
+__asm__(MEMBERS("thread_idx") MEMBERS("block_idx") MEMBERS("block_dim") MEMBERS("grid_dim"));
+#undef MEMBERS
+#undef MEMBER
+#endif
 
 static void flush_log();
 static void yield_();

@@ -109,6 +109,8 @@ static bool meet(Warp* w, Thread* t) {
             r->other_block = block.id;
             r->other_thread = other.id;
             r->other_pc = other.pc;
+            r->line = t->line;
+            r->other_line = other.line;
             describe(r, "lanes of one mask (0x%08x) wait in different places: %s and %s", need, warp_kind_name(t->kind),
                      warp_kind_name(other.kind));
             settle(MASK);
