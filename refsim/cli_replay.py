@@ -137,7 +137,7 @@ def _with_progress(
 ) -> Replay:
     from rich.progress import Progress
 
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"replaying, {name}", total=len(requests))
         return run_replay(requests, scheduler, step_time, progress=lambda done: bar.update(task, completed=done))
 
