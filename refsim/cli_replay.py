@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from refsim.cli_replay_tables import print_comparison, print_summary
 from refsim.kvcache import BlockManager
 from refsim.kvcache.contiguous import RESERVATIONS
 from refsim.serving import ContiguousMemory, PagedMemory, Replay, Request, Scheduler, Workload, load
@@ -99,11 +100,11 @@ def replay(
         )
         scheduler = Scheduler(memory, max_tokens=max_tokens, max_seqs=max_seqs)
         results[name] = _with_progress(console, name, load_of, scheduler, step_time)
-    _print_summary(console, results, len(load_of))
+    print_summary(console, results, len(load_of))
     comparison = None
     if measured is not None:
         comparison = compare(results[policies[0]], measured)
-        _print_comparison(console, comparison, measured, results[policies[0]])
+        print_comparison(console, comparison, measured, results[policies[0]])
     rates = _capacity_curve(console, load_of, block_size) if capacity_curve else {}
     for path in _draw(out, results, measured, comparison, rates):
         console.print(f"wrote {path}")
@@ -140,75 +141,6 @@ def _with_progress(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"replaying, {name}", total=len(requests))
         return run_replay(requests, scheduler, step_time, progress=lambda done: bar.update(task, completed=done))
-
-
-def _print_summary(console: Console, results: dict[str, Replay], count: int) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{count} requests")
-    table.add_column("")
-    for name in results:
-        table.add_column(name, justify="right")
-
-    def row(label: str, values: list[str]) -> None:
-        table.add_row(label, *values)
-
-    runs = list(results.values())
-    fills = [r.mean_fill() for r in runs]
-    row("finished / refused", [f"{len(r.outcomes):,} / {len(r.refused):,}" for r in runs])
-    row("makespan", [f"{r.makespan_s:,.1f} s" for r in runs])
-    row("output tokens a second", [f"{_output(r) / max(r.makespan_s, 1e-9):,.0f}" for r in runs])
-    row("mean requests running", [f"{r.mean_batch:.1f}" for r in runs])
-    row("time to first token, mean", [f"{r.mean_ttft_s:,.3f} s" for r in runs])
-    row("  99th percentile", [f"{_percentile(r):,.3f} s" for r in runs])
-    row("time per output token, mean", [f"{1000 * r.mean_tpot_s:,.2f} ms" for r in runs])
-    row("prefix cache hit rate (tokens)", [f"{100 * r.hit_rate:.2f} %" for r in runs])
-    row("prefill tokens saved", [f"{sum(o.cached_tokens for o in r.outcomes):,}" for r in runs])
-    row("preemptions", [f"{r.preemptions:,}" for r in runs])
-    for use, label in (("written", "slots with token states"), ("reserved", "slots reserved, used later")):
-        row(label, [f"{100 * f[use]:.2f} %" for f in fills])
-    for use, label in (("internal", "slots reserved, never used"), ("external", "slots free, but fitting nobody")):
-        row(label, [f"{100 * f[use]:.2f} %" for f in fills])
-    console.print(table)
-
-
-def _output(replay: Replay) -> int:
-    return sum(o.request.output_len for o in replay.outcomes)
-
-
-def _percentile(replay: Replay) -> float:
-    return float(np.percentile([o.ttft_s for o in replay.outcomes], 99)) if replay.outcomes else 0.0
-
-
-def _print_comparison(console: Console, c: Comparison, measured: MeasuredRun, result: Replay) -> None:
-    from rich.table import Table
-
-    table = Table("", "replay", "measured", "error", title="Against the measured run")
-    rows = [
-        ("makespan (s)", result.makespan_s, measured.makespan_s, f"{100 * c.makespan:+.2f} %"),
-        ("mean time to first token (s)", result.mean_ttft_s, measured.mean_ttft_s, f"{100 * c.ttft:+.2f} %"),
-        (
-            "mean time per output token (ms)",
-            1000 * result.mean_tpot_s,
-            1000 * measured.mean_tpot_s,
-            f"{100 * c.tpot:+.2f} %",
-        ),
-        (
-            "mean pool fill (%)",
-            100 * float(c.fill_at_ticks.mean()),
-            100 * float(measured.fill.mean()),
-            f"{100 * c.fill:.2f} points on average",
-        ),
-        ("most requests running", float(result.series.running.max()), float(measured.running.max()), ""),
-    ]
-    for label, ours, theirs, error in rows:
-        table.add_row(label, f"{ours:,.2f}", f"{theirs:,.2f}", error)
-    order = "first come, first served" if result.admission_order == sorted(result.admission_order) else "not FCFS"
-    console.print(table)
-    console.print(
-        f"order of admission: {order}; first tokens {np.abs(c.first_token_s).mean():.2f} s off on average, "
-        f"running {c.running:.1f} and waiting {c.waiting:.1f} requests off"
-    )
 
 
 def _capacity_curve(console: Console, requests: Sequence[Request], block_size: int) -> dict[int | None, float]:
