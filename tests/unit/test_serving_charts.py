@@ -60,6 +60,7 @@ def test_bars_add_up_to_the_cache(result) -> None:
     ax = charts.slot_use({"paged": result, "max": other})
     widths = np.array([[bar.get_width() for bar in group] for group in ax.containers])
     assert widths.sum(axis=0) == pytest.approx([100, 100])
+    assert [bar.get_x() + bar.get_width() for bar in ax.containers[-1]] == pytest.approx([100, 100])
     internal = next(g for g in ax.containers if g.get_label() == "reserved, never used")
     assert internal[1].get_width() == pytest.approx(100 * 22 / 40)
 
