@@ -2,8 +2,8 @@
 #include <signal.h>
 #ifdef __linux__
 #include <sys/prctl.h>
-#endif
 #include <ucontext.h>
+#endif
 #include "access.h"
 #include "atomics.h"
 #include "barrier.h"
