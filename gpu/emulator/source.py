@@ -124,8 +124,10 @@ def find_constants(text: str) -> tuple[str, ...]:
     >>> find_constants("__constant__ float weights[4];")
     ('weights',)
     """
-    code = without_comments(text)
-    return tuple(re.findall(r"\b__constant__\b[^;={}()]*?([A-Za-z_]\w*)\s*(?:\[[^;{}]*?\]\s*)*[;={]", code))
+    names = []
+    for match in re.finditer(r"\b__constant__\b([^;={}]*)", without_comments(text)):
+        names += [re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^]]*\]", "", piece))[-1] for piece in _split(match[1])]
+    return tuple(names)
 
 
 def rewrite(text: str) -> tuple[str, bool]:

@@ -56,7 +56,9 @@ extern "C" __global__ void k(const char* x, float* y, int stride) {
     kernel(1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32), np.int32(64)))
     assert kernel.trace.tensors["x"].read.sectors == 8
     assert kernel.trace.tensors["x"].read.useful_nbytes == 4 * 8
-    kernel(1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32), np.int32(4)))  # bytes 28 to 47, each half wanted twice
+    kernel(
+        1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32), np.int32(4))
+    )  # bytes 28 to 47, each half wanted twice
     assert kernel.trace.tensors["x"].read.useful_nbytes == 20
 
 
