@@ -32,9 +32,7 @@ def test_the_plan_says_what_paged_holds(block_size: int, variant: dict[str, Any]
     cache = rng.standard_normal((blocks, block_size, 2, 64), np.float32)
     q, tables = rng.standard_normal((1, 4, 64), np.float32), np.arange(blocks, dtype=np.int32)[None]
     work = attention.paged(q, cache, cache, tables, [600], machine=machine, **variant).ledger.work["paged"]
-    plan = Plan.of(
-        [(1, 600)], 4, 2, 64, packed=True, block_size=block_size, sram_nbytes=machine.sram_nbytes, **variant
-    )
+    plan = Plan.of([(1, 600)], 4, 2, 64, packed=True, block_size=block_size, sram_nbytes=machine.sram_nbytes, **variant)
     assert plan.on_chip_nbytes == work.sram_peak_nbytes
 
 
