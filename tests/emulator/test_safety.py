@@ -37,7 +37,8 @@ def test_a_crash_is_a_report(body, message, traced):
     with pytest.raises(KernelError, match=message) as caught:
         RawKernel(code, "k", traced=traced, checks=checks)(1, 32, (x,))
     assert caught.value.report.check == "crash"
-    assert caught.value.report.line == (1 if message == "stack overflow" else 2)  # the room is taken on entry
+    # room for locals is taken on entry, to which Clang gives no line
+    assert caught.value.report.line in ((0, 1) if message == "stack overflow" else (2,))
     np.testing.assert_array_equal(x, X)
 
 

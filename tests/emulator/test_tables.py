@@ -74,7 +74,8 @@ static __global__ void fourth(float (*unnamed), int) {}
 
 
 def test_rewriting_keeps_every_line():
-    code = "/* extern __shared__ float no[]; */\nextern __shared__ __align__(16)\nfloat s[];\nstatic __shared__ int t[2];\n"
+    code = "/* extern __shared__ float no[]; */\nextern __shared__ __align__(16)\nfloat s[];\n"
+    code += "static __shared__ int t[2];\n"
     out, dynamic = rewrite(code)
     assert dynamic
     assert out.count("\n") == code.count("\n")

@@ -114,6 +114,20 @@ extern "C" __global__ void k(const {kind}* x, {kind}* y) {{
     assert kernel.trace.tensors["x"].read.sectors == size
 
 
+def test_a_vector_is_loaded_whole_whatever_is_used_of_it():
+    code = r"""
+extern "C" __global__ void k(const float4* x, float* y, const uint2* z) {
+    float4 v = x[threadIdx.x];
+    uint2 w = z[threadIdx.x];
+    y[threadIdx.x] = v.x + v.y * v.z - v.w + w.y;
+}"""
+    kernel = RawKernel(code, "k")
+    kernel(1, 32, (np.ones((32, 4), np.float32), np.zeros(32, np.float32), np.zeros((32, 2), np.uint32)))
+    x, z = kernel.trace.tensors["x"].read, kernel.trace.tensors["z"].read
+    assert (x.requests, x.accesses, x.nbytes, x.sectors) == (1, 32, 512, 16)
+    assert (z.requests, z.accesses, z.nbytes, z.sectors) == (1, 32, 256, 8)
+
+
 BUSY = r"""
 extern "C" __global__ void k(const float* x, float* y, int n) {
     __shared__ float s[128];
