@@ -42,7 +42,7 @@ struct Chip {
 // The state that has seen no key; a sink is a key seen already, with weight e^0 and no value.
 __device__ inline void empty_state(const Call& call, const Rows& rows, Chip& chip, bool sinks) {
     for (int row = threadIdx.x; row < rows.count; row += THREADS) {
-        chip.m[row] = sinks ? chip.sinks[row % call.rho] : -INFINITY;
+        chip.m[row] = sinks ? chip.sinks[row % call.rho] : MINUS_INFINITY;
         chip.l[row] = sinks ? 1.0f : 0.0f;
     }
 }
@@ -62,7 +62,7 @@ __device__ inline float score(const Call& call, const Rows& rows, const float* s
     if (call.softcap != 0) s = call.softcap * tanhf(product * (call.scale / call.softcap));
     const int token = rows.token(row, call.rho);
     if (slopes != nullptr) s -= slopes[row % call.rho] * fabsf((float)(token + rows.band.offset - key));
-    return rows.band.hides(token, key) ? -INFINITY : s;
+    return rows.band.hides(token, key) ? MINUS_INFINITY : s;
 }
 
 // s = q k^T. A team of 8 lanes shares each key's row, a chunk a lane; it works on 4 rows and 4 keys at a time, so that

@@ -18,6 +18,7 @@ __device__ inline T to_storage(float x) { return x; }
 #endif
 
 const float LOWEST = -3.402823466e38f;  // finite: LOWEST - LOWEST is 0, where -inf - -inf is NaN
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no math.h
 const float TINY = 1.175494351e-38f;
 
 // A chunk is 16 bytes, the widest access a thread has.

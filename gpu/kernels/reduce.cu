@@ -20,7 +20,7 @@ reduce(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const 
     }
     __syncthreads();
     for (int row = threadIdx.x; row < rows.count; row += THREADS) {
-        float m = sinks != nullptr ? held[row % call.rho] : -INFINITY;
+        float m = sinks != nullptr ? held[row % call.rho] : MINUS_INFINITY;
         for (int split = 0; split < call.num_splits; split++) m = fmaxf(m, weights[split * rows.count + row]);
         const float shift = fmaxf(m, LOWEST);
         float l = sinks != nullptr ? expf(held[row % call.rho] - shift) : 0;

@@ -54,7 +54,7 @@ softmax(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const
     for (int row = threadIdx.x / 32; row < rows.count; row += WARPS) {
         const T* from = &s[matrix_at(call, rows, sequence_stride, row)];
         float* kept = &held[row * columns];
-        float m = sinks != nullptr ? sink : -INFINITY, l = 0;
+        float m = sinks != nullptr ? sink : MINUS_INFINITY, l = 0;
         for (int key = lane; key < rows.keys; key += 32) {
             const float score = to_float(read<S>(&from[key]));
             if (columns > 0) kept[key] = score;

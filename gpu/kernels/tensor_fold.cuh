@@ -12,6 +12,12 @@ const int WARPS = THREADS / 32, ROW_TILES = ROWS / (16 * WARPS);  // ROW_TILES: 
 const int STEP = V_HEAD_DIM <= 64 ? 64 : 32;                      // keys at a time, so that S and O fit the registers
 // Rows lie an odd number of chunks apart: the 8 rows of a matrix that ldmatrix reads fall in 8 different banks.
 const int D_STRIDE = (HEAD_DIM / CHUNK | 1) * CHUNK, DV_STRIDE = (V_HEAD_DIM / CHUNK | 1) * CHUNK;
+// Steps along the head that are loaded ahead: as many as each generation's compiler finds registers for.
+#if __CUDA_ARCH__ >= 900
+const int AHEAD = 2;
+#else
+const int AHEAD = 1;
+#endif
 const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 __device__ inline void multiply(float d[4], const unsigned a[4], const unsigned b[2]) {
@@ -70,7 +76,7 @@ struct TensorState {
         for (int i = 0; i < ROW_TILES; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                m[i][half] = sinks ? chip.sinks[row(i, half) % call.rho] * LOG2E : -INFINITY;
+                m[i][half] = sinks ? chip.sinks[row(i, half) % call.rho] * LOG2E : MINUS_INFINITY;
                 l[i][half] = sinks && threadIdx.x % 4 == 0 ? 1 : 0;
             }
     }
@@ -82,7 +88,7 @@ struct TensorState {
 __device__ inline void multiply_keys(const TensorChip& chip, const T* k, int key0, int row0,
                                      float s[ROW_TILES][STEP / 8][4]) {
     const int matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-#pragma unroll
+#pragma unroll AHEAD
     for (int d = 0; d < HEAD_DIM; d += 16) {
         unsigned a[ROW_TILES][4];
 #pragma unroll
@@ -126,7 +132,7 @@ __device__ inline void finish_scores(const Call& call, const Rows& rows, const T
                     const int key = tile.first + key0 + n * 8 + threadIdx.x % 4 * 2 + c;
                     x *= factor;
                     if (alibi) x -= slope * fabsf((float)(token + rows.band.offset - key));
-                    if (!whole && (key >= tile.stop || rows.band.hides(token, key))) x = -INFINITY;
+                    if (!whole && (key >= tile.stop || rows.band.hides(token, key))) x = MINUS_INFINITY;
                 }
         }
 }
