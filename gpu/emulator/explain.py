@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu.emulator import native
 from gpu.emulator.collect import Namer, index3
+from gpu.emulator.declarations import declared, dynamic_names
 from gpu.emulator.memory import Tensor
 from gpu.emulator.report import Report
 
@@ -38,6 +39,26 @@ def _shared_place(running: Running, address: int) -> tuple[str, int, int]:
     return best
 
 
+def _shared_target(running: Running, address: int) -> tuple[str, Element, str]:
+    """Name, element and words for an address in shared memory; bytes where the text does not tell type and shape."""
+    name, offset, nbytes = _shared_place(running, address)
+    text = running.loaded.module.text
+    dynamic = name == "dynamic"
+    names = set(dynamic_names(text)) if dynamic else {name}
+    kind = (
+        f"dynamic shared memory ({nbytes} bytes asked for)" if dynamic else f"shared memory (`{name}`: {nbytes} bytes)"
+    )
+    dtype, shape = declared(text, next(iter(names))) if len(names) == 1 else (np.uint8, (-1,))
+    item, within = divmod(offset, np.dtype(dtype).itemsize)
+    if dtype is np.uint8 or within:
+        return name, None, f"byte {offset} of {kind}"
+    element: Element = item
+    if shape != (-1,) and item < np.prod(shape):
+        element = tuple(int(i) for i in np.unravel_index(item, shape)) if shape else ()
+    index = "".join(f"[{i}]" for i in element) if isinstance(element, tuple) else f"[{element}]"
+    return name, element, f"`{next(iter(names))}{index}` in {kind}"
+
+
 def _target(running: Running, namer: Namer, raw: native.Report) -> tuple[str | None, Element, str]:
     """Tensor, element and words for where an access went."""
     if raw.region in namer.by_slot:
@@ -53,13 +74,7 @@ def _target(running: Running, namer: Namer, raw: native.Report) -> tuple[str | N
             )
         return tensor.name, element, where
     if raw.region == native.REGION_SHARED:
-        name, offset, nbytes = _shared_place(running, raw.address)
-        kind = (
-            f"dynamic shared memory ({nbytes} bytes asked for)"
-            if name == "dynamic"
-            else f"shared `{name}` ({nbytes} bytes)"
-        )
-        return name, None, f"byte {offset} of {kind}"
+        return _shared_target(running, raw.address)
     if raw.region == native.REGION_MODULE:
         return None, None, "a __device__ or __constant__ variable"
     space = running.memory.space

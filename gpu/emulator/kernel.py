@@ -112,6 +112,8 @@ class RawModule:
         False compiles at plain speed: no counts, and only the checks that need no eye on memory.
     checks
         Mode of each check for all kernels: "raise" (default), "report", "ignore", or a mapping from check to mode.
+    compiler
+        A C++ compiler's command, or "zig"; else the one that is found.
 
     >>> import numpy as np
     >>> module = RawModule(code='''
@@ -125,16 +127,19 @@ class RawModule:
 
     def __init__(
         self,
-        *,
         code: str,
+        *,
         options: Sequence[str] = (),
         backend: str = "nvrtc",
         name_expressions: Sequence[str] | None = None,
         traced: bool = True,
         checks: Mapping[str, str] | str | None = None,
         compiler: str | None = None,
-        **_: Any,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        jitify: bool = False,
     ) -> None:
+        del translate_cucomplex, enable_cooperative_groups, jitify  # CuPy's, of no meaning here
         if not isinstance(code, str):
             raise TypeError(f"code must be the text of the module, not {type(code).__name__}")
         self.code, self.options, self.backend = code, tuple(options), backend
@@ -206,7 +211,7 @@ class RawKernel(Function):
     """
 
     def __init__(self, code: str, name: str, options: Sequence[str] = (), backend: str = "nvrtc", **rest: Any) -> None:
-        super().__init__(RawModule(code=code, options=options, backend=backend, **rest), name)
+        super().__init__(RawModule(code, options=options, backend=backend, **rest), name)
 
     def compile(self, log_stream: object = None) -> None:
         """Compile now and not at first use."""

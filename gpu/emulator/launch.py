@@ -52,6 +52,11 @@ class Outcome:
     resumes: int
 
 
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Running:
     """A launch from its start to its end."""
 
@@ -96,7 +101,7 @@ class Running:
         blocks = math.prod(self.grid)
         if self.loaded.devices or self.settings.step_block >= 0:
             return 1  # __device__ variables are one for all blocks; workers would each have their own
-        wanted = self.settings.workers or (1 if blocks * math.prod(self.block) < 2048 else os.cpu_count() or 1)
+        wanted = self.settings.workers or (1 if blocks * math.prod(self.block) < 2048 else _cores())
         return max(1, min(wanted, blocks, native.MAX_WORKERS))
 
     def _fill(self) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpu.emulator.build import build
+from gpu.emulator.declarations import declared
 from gpu.emulator.kernel import Function, Size
 from gpu.emulator.launch import Running, Settings
 from gpu.emulator.limits import MAX_THREADS, STATIC_SHARED_NBYTES, dimensions, modes
@@ -19,19 +18,6 @@ from gpu.emulator.loaded import load
 from gpu.emulator.memory import bytes_at
 from gpu.emulator.source import SourceError, without_comments
 from gpu.emulator.trace import Trace
-
-DTYPES: dict[str, Any] = {
-    "float": np.float32,
-    "double": np.float64,
-    "int": np.int32,
-    "unsigned": np.uint32,
-    "unsigned int": np.uint32,
-    "half": np.float16,
-    "__half": np.float16,
-    "nv_bfloat16": ml_dtypes.bfloat16,
-    "__nv_bfloat16": ml_dtypes.bfloat16,
-    "unsigned char": np.uint8,
-}
 
 
 @dataclass(frozen=True)
@@ -57,21 +43,6 @@ class BarrierStep:
     shared: dict[str, np.ndarray]
     tensors: dict[str, np.ndarray]
     watched: dict[str, np.ndarray]
-
-
-def declared(text: str, name: str) -> tuple[Any, tuple[int, ...]]:
-    """Type and shape of a shared array as the text declares it; bytes where the text is no help.
-
-    >>> declared("__shared__ float tile[8][9];", "tile")
-    (<class 'numpy.float32'>, (8, 9))
-    """
-    kinds = "|".join(sorted(map(re.escape, DTYPES), key=len, reverse=True))
-    found = re.search(rf"__shared__\b[^;]*?\b({kinds})\s[^;]*?\b{re.escape(name)}\s*((?:\[[^]]*\])*)", text)
-    if not found:
-        return np.uint8, (-1,)
-    sizes = re.findall(r"\[\s*([^]]*?)\s*\]", found[2])
-    shape = tuple(int(s) for s in sizes) if all(s.isdigit() for s in sizes) else (-1,)
-    return DTYPES[found[1]], shape
 
 
 def with_watch(text: str, watch: Mapping[int, Sequence[str]]) -> tuple[str, list[str]]:

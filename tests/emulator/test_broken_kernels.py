@@ -88,3 +88,26 @@ def test_mended_kernel_is_clean(text, name):
     kernel = RawKernel(text(f"broken/{name}"), "k", (f"-I{HEADERS}", "-DMENDED"))
     kernel(grid, block, arguments(), shared_mem=shared)
     assert kernel.reports == []
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "words"),
+    [
+        ("uninitialised_shared", (63,), "reads `s[63]` in shared memory (`s`: 256 bytes), which nobody has written"),
+        ("dynamic_too_small", 32, "writes 4 bytes at `s[32]` in dynamic shared memory (128 bytes asked for)"),
+        ("past_the_end", 40, "element 40 of `x`, 0 bytes past its end (shape (40,), float32, 160 bytes)"),
+        ("negative_index", -1, "element -1 of `x`, 4 bytes before its start"),
+        ("uninitialised_output", (0,), "reads `y`[0], which nobody has written"),
+        ("global_race", (1,), "writes `x`[1], which thread (0, 0, 0) of block (0, 0, 0) at line 7 read"),
+        ("overflow", None, "262144 * 16384 does not fit in 'int'"),
+        ("missed_barrier", None, "40 of 64 threads wait at the barrier; the others ended without reaching it"),
+        ("ended_lanes", None, "a shuffle names lanes 0xfff00000, which have ended"),
+        ("source_outside_mask", None, "lane 8 reads lane 16, which is not in the mask 0x0000ffff"),
+    ],
+)
+def test_words_of_reports(text, name, element, words):
+    _, grid, block, arguments, _, shared = CASES[name]
+    with pytest.raises(KernelError) as caught:
+        RawKernel(text(f"broken/{name}"), "k")(grid, block, arguments(), shared_mem=shared)
+    assert caught.value.report.element == element
+    assert words in caught.value.report.what
