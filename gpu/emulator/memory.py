@@ -15,6 +15,7 @@ import numpy as np
 from gpu.emulator import native
 from gpu.emulator.loaded import runtime
 
+ALIGNMENT = 512  # of what CuPy allocates
 POISON = np.array([0xFF, 0xFF, 0xFF, 0x7F], np.uint8)  # NaN as any float type, absurd as an integer
 
 _unwritten: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
@@ -92,6 +93,14 @@ class Tensor:
         return self.high - self.low
 
     @property
+    def shift(self) -> int:
+        """Bytes past a multiple of 512: a whole array has none, as on a GPU; a view has what its offset leaves."""
+        owner = self.array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return (self.low - bounds_of(owner)[0]) % ALIGNMENT
+
+    @property
     def name(self) -> str:
         return "/".join(dict.fromkeys(self.names))
 
@@ -157,10 +166,10 @@ class DeviceMemory:
         """Copy the tensors in and make their shadows."""
         for tensor in self.tensors:
             tensor.slot = self.space.take(tensor.name)
-            base = self.space.library.refsim_tensor(tensor.slot, tensor.nbytes)
-            if not base:
+            at = self.space.library.refsim_tensor(tensor.slot, tensor.shift + tensor.nbytes)
+            if not at:
                 raise MemoryError(f"no memory for {tensor.nbytes} bytes of `{tensor.name}`")
-            tensor.address = base
+            tensor.address = base = at + tensor.shift
             if tensor.nbytes:
                 bytes_at(base, tensor.nbytes)[:] = bytes_at(tensor.low, tensor.nbytes)
             slot = native.Slot(base=base, nbytes=tensor.nbytes)

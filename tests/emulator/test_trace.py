@@ -216,6 +216,24 @@ def test_views_are_bounded_by_their_own_extent():
         kernel(1, 8, (pool[:4], y, np.int32(8)))
 
 
+@pytest.mark.parametrize("first", [0, 1, 2, 4, 8, 130])
+def test_views_keep_their_alignment(first):
+    """An array starts at a multiple of 512 bytes; a view of it where its offset puts it."""
+    code = r"""
+extern "C" __global__ void k(const float* x, unsigned long long* at, float* y) {
+    *at = (unsigned long long)x % 512;
+    *y = reinterpret_cast<const float4*>(x)->y;
+}"""
+    x, at, y = np.arange(200, dtype=np.float32), np.zeros(1, np.uint64), np.zeros(1, np.float32)
+    kernel = RawKernel(code, "k")
+    if first % 4:
+        with pytest.raises(emulator.KernelError, match="misaligned"):
+            kernel(1, 1, (x[first:], at, y))
+    else:
+        kernel(1, 1, (x[first:], at, y))
+        assert (at[0], y[0]) == (4 * first % 512, first + 1)
+
+
 def test_arrays_that_must_not_be_written_are_not():
     code = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1; }'
     x = np.zeros(4, np.float32)

@@ -1,34 +1,21 @@
-// CUDA's vector types. Each is loaded and stored whole, as on a GPU: the empty asm keeps the compiler from taking
-// a 16-byte load apart into the members that are used.
+// CUDA's vector types. Each is copied as one word, so that it is loaded and stored whole, as on a GPU, and not member by
+// member.
 #pragma once
 
 #define REFSIM_INLINE inline __attribute__((always_inline))
 
-#if defined(__x86_64__)
-#define REFSIM_VECTOR_REGISTER "x"
-#elif defined(__aarch64__)
-#define REFSIM_VECTOR_REGISTER "w"
-#endif
-
 namespace refsim {
-template <unsigned N> struct Word { static constexpr bool whole = false; };
-#define REFSIM_WORD(N, T, REGISTER)                                     \
-    template <> struct Word<N> {                                        \
-        static constexpr bool whole = true;                             \
-        typedef T Bits __attribute__((may_alias));                      \
-        static REFSIM_INLINE void copy(void* to, const void* from) {    \
-            Bits bits = *(const Bits*)from;                             \
-            __asm__("" : "+" REGISTER(bits));                           \
-            *(Bits*)to = bits;                                          \
-        }                                                               \
+template <unsigned N> struct Word;
+#define REFSIM_WORD(N, T)                                                                               \
+    template <> struct Word<N> {                                                                        \
+        typedef T Bits __attribute__((may_alias));                                                      \
+        static REFSIM_INLINE void copy(void* to, const void* from) { *(Bits*)to = *(const Bits*)from; } \
     };
-REFSIM_WORD(2, unsigned short, "r")
-REFSIM_WORD(4, unsigned int, "r")
-REFSIM_WORD(8, unsigned long, "r")
-#ifdef REFSIM_VECTOR_REGISTER
+REFSIM_WORD(2, unsigned short)
+REFSIM_WORD(4, unsigned int)
+REFSIM_WORD(8, unsigned long)
 typedef float Sixteen __attribute__((vector_size(16)));
-REFSIM_WORD(16, Sixteen, REFSIM_VECTOR_REGISTER)
-#endif
+REFSIM_WORD(16, Sixteen)
 #undef REFSIM_WORD
 }  // namespace refsim
 
