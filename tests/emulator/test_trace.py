@@ -222,7 +222,8 @@ def test_views_keep_their_alignment(first):
     code = r"""
 extern "C" __global__ void k(const float* x, unsigned long long* at, float* y) {
     *at = (unsigned long long)x % 512;
-    *y = reinterpret_cast<const float4*>(x)->y;
+    float4 v = *reinterpret_cast<const float4*>(x);
+    *y = v.y;
 }"""
     x, at, y = np.arange(200, dtype=np.float32), np.zeros(1, np.uint64), np.zeros(1, np.float32)
     kernel = RawKernel(code, "k")
