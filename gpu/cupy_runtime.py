@@ -65,6 +65,8 @@ class CupyRuntime:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array with nothing in it yet."""
+        if np.dtype(dtype) == ml_dtypes.bfloat16:
+            return self.cupy.empty(shape, np.int16).view(self.bfloat16)
         return self.cupy.empty(shape, np.dtype(dtype))
 
     def to_numpy(self, array: Any) -> np.ndarray:

@@ -48,7 +48,8 @@ def to_runtime(name: str, x: Any, runtime: Runtime) -> Any:
     else:
         import cupy
 
-        array = cupy.asarray(x) if isinstance(x, np.ndarray) else cupy.from_dlpack(x)
+        foreign = not isinstance(x, (np.ndarray, cupy.ndarray))
+        array = cupy.from_dlpack(x) if foreign else runtime.asarray(x) if isinstance(x, np.ndarray) else x
     if narrow:
         array = array.view(ml_dtypes.bfloat16)
     if any(stride < 0 for stride in array.strides):

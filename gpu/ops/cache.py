@@ -83,7 +83,7 @@ def prepare_append(
     )
     args = {"k": k, "v": v, "slot_mapping": where.asarray(slots), "k_cache": k_cache, "v_cache": v_cache}
     grid = (len(slots), 1, 1)
-    launch = Launch("append", module(where, "append.cu", options), grid, (call[()], *args.values()), tuple(args))
+    launch = Launch("append", module(where, "append.cu", options), grid, (call, *args.values()), tuple(args))
     return Prepared([launch], lambda ledger: ledger, where)
 
 
@@ -105,7 +105,7 @@ def prepare_copy_blocks(
     )  # fmt: skip
     args = {"block_mapping": where.asarray(pairs), "k_cache": k_cache, "v_cache": v_cache}
     compiled = module(where, "copy_blocks.cu", options)
-    launch = Launch("copy_blocks", compiled, (len(pairs), k_cache.shape[1], 1), (call[()], *args.values()), tuple(args))
+    launch = Launch("copy_blocks", compiled, (len(pairs), k_cache.shape[1], 1), (call, *args.values()), tuple(args))
     return Prepared([launch], lambda ledger: ledger, where)
 
 

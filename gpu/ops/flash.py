@@ -100,4 +100,4 @@ def prepare_flash(
         function=name,
         tensor_cores=tensor_cores,
     )
-    return Prepared([launch], tensors.answer, where)
+    return Prepared([launch], tensors.answer, where, plan)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu.ops.tiles import THREADS
 from gpu.runtime import Module, Runtime
-from refsim.attention import Result
+from refsim.attention import Plan
 from refsim.machine import Key, Ledger, Work
 
 STATIC_SHARED_NBYTES = 48 * 1024
@@ -60,6 +60,7 @@ class Prepared:
     launches: Sequence[Launch]
     finish: Callable[[Ledger], Any]
     runtime: Runtime
+    plan: Plan | None = None  # of an attention call
 
     def run(self) -> None:
         """Launch everything; on a GPU this returns before the kernels have ended."""
@@ -78,8 +79,3 @@ class Prepared:
 def null(array: Any) -> Any:
     """An array argument, or the null pointer where the call has no such tensor."""
     return np.uint64(0) if array is None else array
-
-
-def answer(out: Any, lse: Any) -> Callable[[Ledger], Result]:
-    """What an attention call returns."""
-    return lambda ledger: Result(out, lse, ledger)

@@ -189,7 +189,7 @@ def prepare_paged(
         function=name,
         tensor_cores=tensor_cores,
     )
-    return Prepared([launch], tensors.answer, tensors.runtime)
+    return Prepared([launch], tensors.answer, tensors.runtime, plan)
 
 
 def prepare_paged_gather(
@@ -241,7 +241,7 @@ def prepare_paged_gather(
         limit=sram_limit(machine),
         counted=counted,
     )
-    return Prepared([_gather(paged, copied, counted=counted), flash], copied.answer, where)
+    return Prepared([_gather(paged, copied, counted=counted), flash], copied.answer, where, plan)
 
 
 def _gather(paged: Tensors, copied: Tensors, *, counted: bool) -> Launch:

@@ -138,7 +138,7 @@ def prepare_split_kv(
         counted=counted,
         function=name,
     )
-    return Prepared([fold, _reduce(tensors, call, partials, splits, machine, counted)], tensors.answer, where)
+    return Prepared([fold, _reduce(tensors, call, partials, splits, machine, counted)], tensors.answer, where, plan)
 
 
 def _contiguous(

@@ -102,7 +102,7 @@ def prepare_standard(
         launch("softmax", row_tiles, weigh, shared),
         launch("output", tiles, sum_up),
     ]
-    return Prepared(launches, tensors.answer, where)
+    return Prepared(launches, tensors.answer, where, plan)
 
 
 def _softmax_tile(plan: Any, machine: Machine | None, longest_T: int) -> tuple[int, int, int]:
