@@ -48,7 +48,7 @@ def test_predicted_against_measured_is_drawn() -> None:
     points = [
         (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.lines if len(line.get_xdata()) == 1
     ]
-    assert points == [[5e-4, 1e-3], [1e-3, 2e-3]]
+    assert points == [(5e-4, 1e-3), (1e-3, 2e-3)]
 
 
 @pytest.mark.parametrize("name", [w.name for w in workloads(SMOKE)])
