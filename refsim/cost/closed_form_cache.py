@@ -30,8 +30,9 @@ class _Count:
         self.nbytes[Key(self.kernel, buffer, "SRAM", "read")] += read
         self.nbytes[Key(self.kernel, buffer, "SRAM", "write")] += write
 
-    def ledger(self, **work: int) -> Ledger:
-        return Ledger(self.nbytes, {self.kernel: Work(launches=1, **work)})
+    def ledger(self, *, programs: int, sram_peak_nbytes: int, **work: int) -> Ledger:
+        peak = sram_peak_nbytes if programs else 0  # a launch of no program holds nothing on chip
+        return Ledger(self.nbytes, {self.kernel: Work(launches=1, programs=programs, sram_peak_nbytes=peak, **work)})
 
 
 def append(slots: int, skipped: int, G: int, D: int, Dv: int, dtype: Any, *, new_dtype: Any = None) -> Ledger:
@@ -49,7 +50,8 @@ def append(slots: int, skipped: int, G: int, D: int, Dv: int, dtype: Any, *, new
         count.hbm(name, read=written * size * new)
         count.hbm(f"{name}_cache", write=written * size * stored)
         count.on_chip(name, read=written * size * stored, write=written * size * stored)
-    return count.ledger(programs=slots, sram_peak_nbytes=G * (D + Dv) * stored)
+    # A program whose slot is -1 declares no buffer.
+    return count.ledger(programs=slots, sram_peak_nbytes=G * (D + Dv) * stored if written else 0)
 
 
 def copy_blocks(pairs: int, block_size: int, G: int, D: int, Dv: int, dtype: Any) -> Ledger:
@@ -92,7 +94,7 @@ def merge(n: int, H: int, Dv: int, dtype: Any, *, lse_dtype: Any = "float32") ->
         programs=H * -(-n // ROWS),
         flops=9 * rows + 4 * elems,
         exponentials=3 * rows,
-        sram_peak_nbytes=peak if rows else 0,
+        sram_peak_nbytes=peak,
     )
 
 

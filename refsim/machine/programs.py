@@ -86,7 +86,7 @@ class Programs:
                 f"kernel {self.kernel!r} needs {self.live_nbytes:,} B on chip and the machine has {limit:,} B; "
                 f"{what!r} did not fit. On chip: {'; '.join(parts)}. Use a smaller tile or a device with more"
             )
-        if self.live_nbytes > self.tally.sram_peak_nbytes:
+        if self.count and self.live_nbytes > self.tally.sram_peak_nbytes:
             self.tally.sram_peak_nbytes = self.live_nbytes
 
     def release(self, nbytes: int) -> None:
