@@ -23,6 +23,7 @@ def crosscheck(
     ),
     show_bytes: bool = typer.Option(False, "--bytes", help="Print every kernel's bytes, tensor by tensor."),
     json: str | None = typer.Option(None, help="Write the result as JSON to this file; - for standard output."),
+    markdown: str | None = typer.Option(None, help="Write the result as a Markdown table to this file."),
     chart: str | None = typer.Option(None, help="Draw the bytes by tensor to this file (.svg, .png, .pdf)."),
 ) -> None:
     """Check every kernel against the reference: values within derived tolerances, bytes of every tensor exactly.
@@ -72,6 +73,8 @@ def crosscheck(
         typer.echo(report.to_json())
     elif json is not None:
         Path(json).write_text(report.to_json() + "\n")
+    if markdown is not None:
+        Path(markdown).write_text(report.to_markdown())
     if chart is not None:
         from gpu.crosscheck.chart import save_chart
 

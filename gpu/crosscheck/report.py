@@ -71,3 +71,31 @@ class CrossReport:
             },
             indent=2,
         )
+
+    def to_markdown(self) -> str:
+        """For docs/results: a line for each op, then every kernel's bytes, tensor by tensor."""
+        lines = [
+            f"{len(self.cases)} cases at level {self.level} on {self.device}.",
+            "",
+            "| op | cases | failed | largest error | in tolerances | bytes |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in self.summary():
+            lines.append(
+                f"| {row['op']} | {row['cases']} | {row['failed']} | {row['largest_error']:.2e} | "
+                f"{row['error_in_tolerances']:.2f} | {row['nbytes']:,} {'equal' if row['bytes_equal'] else 'DIFFER'} |"
+            )
+        for op, _ in self.by_op():
+            lines += [
+                "",
+                f"## {op}",
+                "",
+                "| kernel | tensor | | closed form | reference | kernel | own count | useful |",
+            ]
+            lines.append("|---|---|---|---|---|---|---|---|")
+            for b in self.bytes_of(op):
+                counts = (b.closed_form, b.reference, b.emulated, b.counted)
+                numbers = " | ".join("" if n is None else f"{n:,}" for n in counts)
+                useful = "" if b.useful is None else f"{b.useful:.0%}"
+                lines.append(f"| {b.kernel} | {b.tensor} | {b.direction} | {numbers} | {useful} |")
+        return "\n".join(lines) + "\n"

@@ -50,6 +50,26 @@ def test_keys_and_values_fill_their_sectors() -> None:
     assert shares["k_cache"] == shares["v_cache"] == 1.0
 
 
+@pytest.mark.parametrize("form", ["scalar", "mma"])
+def test_the_inner_loops_have_no_bank_conflict(form: str) -> None:
+    """Of 16-byte accesses to shared memory, all that the inner loops make, none takes more passes than it must."""
+    from gpu.crosscheck.problem import Problem
+
+    rows = ((1, 256),) if form == "scalar" else ((64, 128),)
+    case = Case(
+        "paged", "bfloat16", rows, H=4, G=1, D=128, Dv=128, block_size=16, tile=None, options=keywords(form=form)
+    )
+    problem = Problem.of(case)
+    prepared = problem.prepare(EmulatorRuntime(), problem.fresh())
+    prepared.run()
+    (launch,) = prepared.launches
+    assert launch.function == ("paged" if form == "scalar" else "paged_mma")
+    wide = [row.traffic for row in launch.trace.rows if row.tensor == "shared" and row.size == 16]
+    assert sum(traffic.wavefronts for traffic in wide) == sum(traffic.ideal_wavefronts for traffic in wide) > 1000
+    for tensor in ("k_cache", "v_cache", "q"):
+        assert launch.trace.tensors[tensor].read.useful_share >= 0.97
+
+
 def test_a_kernel_that_counts_itself_agrees() -> None:
     case = Case("split_kv_paged", lengths=((1, 37), (1, 0)), options=keywords(num_splits=3))
     report = run_case(case, EmulatorRuntime(), counted=True)
@@ -113,8 +133,12 @@ def test_the_command(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert said["ok"]
     assert said["ops"][0]["bytes"][0]["closed_form"] == said["ops"][0]["bytes"][0]["emulated"]
     assert chart.read_text().startswith("<?xml")
-    shown = run.invoke(app, ["crosscheck", "--op", "merge", "--runtime", "emulator", "--bytes"])
+    table = tmp_path / "table.md"
+    shown = run.invoke(
+        app, ["crosscheck", "--op", "merge", "--runtime", "emulator", "--bytes", "--markdown", str(table)]
+    )
     assert shown.exit_code == 0
+    assert "| merge | lse_a | read |" in table.read_text()
     assert "all agree" in shown.output
     assert run.invoke(app, ["crosscheck", "--op", "flush"]).exit_code == 2
     assert run.invoke(app, ["crosscheck", "--level", "fast"]).exit_code == 2
