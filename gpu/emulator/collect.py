@@ -91,6 +91,12 @@ def _merged(running: Running) -> np.ndarray:
     return np.sort(sites, order=["pc", "region", "direction", "size"])
 
 
+def written_slots(running: Running) -> set[int]:
+    """The slots of tensors that any thread wrote to."""
+    sites = _merged(running)
+    return {int(r) for r in np.unique(sites["region"][sites["direction"] != native.DIRECTIONS.index("read")]) if r >= 0}
+
+
 def _traffic(site: np.void) -> Traffic:
     return Traffic(
         int(site["nbytes"]),

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu.emulator import native
 from gpu.emulator.arguments import check_arguments, pack
-from gpu.emulator.collect import collect_reports, collect_trace, printed
+from gpu.emulator.collect import collect_reports, collect_trace, printed, written_slots
 from gpu.emulator.limits import STATIC_SHARED_NBYTES, LaunchError, check_limits
 from gpu.emulator.loaded import Entry, Loaded
 from gpu.emulator.memory import DeviceMemory, Tensor, arena, bytes_at, group
@@ -220,7 +220,7 @@ class Running:
             raise KernelError([*stopping, *(r for r in reports if r not in stopping)])
         if self.control.stop:
             raise RuntimeError(f"kernel `{self.entry.name}` stopped early, and its checks are switched off")
-        self.memory.bring_back(traced=self.traced)
+        self.memory.bring_back(written_slots(self) if self.traced else None)
         self._keep_device_variables()
         trace = collect_trace(self, text) if self.traced else None
         return Outcome(trace, reports, seconds, sum(w.resumes for w in self.worker))

@@ -209,8 +209,8 @@ class DeviceMemory:
                 return tensor.address + address - tensor.low
         raise LookupError("the array is no argument of this launch")
 
-    def bring_back(self, *, traced: bool) -> None:
-        """Copy what kernels wrote to the arrays they were given."""
+    def bring_back(self, written: set[int] | None) -> None:
+        """Copy what kernels wrote to the arrays they were given: the tensors of those slots, or (None) all."""
         for tensor in self.tensors:
             slot = self.slot(tensor)
             if tensor.uninitialised:
@@ -219,6 +219,6 @@ class DeviceMemory:
                     bits[:] = bytes_at(slot.initialised, bits.size)
             if not tensor.nbytes or tensor.constant:
                 continue
-            if traced and not any(bytes_at(slot.touched[d], tensor.nbytes // 8 + 1).any() for d in (1, 2)):
+            if written is not None and tensor.slot not in written:
                 continue
             bytes_at(tensor.low, tensor.nbytes)[:] = bytes_at(tensor.address, tensor.nbytes)
