@@ -86,16 +86,20 @@ def show(console: Console, report: CrossReport, *, show_bytes: bool = False) -> 
     """Print a report: a line for each op, every complaint, and bytes where they are wanted."""
     from rich.table import Table
 
-    table = Table("op", "cases", "failed", "largest error", "in tolerances", "bytes", "seconds", box=None)
+    table = Table("op", "cases", "failed", "error", "of tolerance", "bytes", "", "s", box=None)
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
     for row in report.summary():
-        equal = "equal" if row["bytes_equal"] else "DIFFER"
         table.add_row(
             row["op"],
             f"{row['cases']}",
             f"{row['failed']}",
             f"{row['largest_error']:.2e}",
             f"{row['error_in_tolerances']:.2f}",
-            f"{row['nbytes']:,} {equal}",
+            f"{row['nbytes']:,}",
+            "equal" if row["bytes_equal"] else "DIFFER",
             f"{row['seconds']:.1f}",
         )
     console.print(table)

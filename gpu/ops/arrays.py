@@ -48,6 +48,7 @@ def to_runtime(name: str, x: Any, runtime: Runtime) -> Any:
     else:
         import cupy
 
+        x = x.cuda() if is_torch(x) else x
         foreign = not isinstance(x, (np.ndarray, cupy.ndarray))
         array = cupy.from_dlpack(x) if foreign else runtime.asarray(x) if isinstance(x, np.ndarray) else x
     if narrow:
@@ -76,6 +77,8 @@ def to_host(x: Any) -> np.ndarray | None:
         return None
     if is_torch(x):
         return np.asarray(x.detach().cpu().numpy())
+    if is_cupy(x) and x.dtype == ml_dtypes.bfloat16:
+        return np.asarray(x.view(np.int16).get()).view(ml_dtypes.bfloat16)
     return np.asarray(x.get() if is_cupy(x) else x)
 
 
