@@ -113,8 +113,8 @@ class Programs:
     def temporary(self, data: np.ndarray) -> Tile:
         """A tile for the value of an expression; it takes on-chip memory for as long as it lives."""
         repeat = self._repeat(data.shape)
-        nbytes = data.nbytes * repeat // self.count if self.count else 0
-        return Tile(data, Temporary(self, nbytes), data.dtype, repeat)
+        per_program = prod(data.shape[self.grid_ndim :])
+        return Tile(data, Temporary(self, per_program * data.dtype.itemsize), data.dtype, repeat)
 
     # Moving bytes
 
