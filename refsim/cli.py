@@ -110,6 +110,6 @@ def _what_was_wrong(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # the parser's own errors: unknown options, values of the wrong type
         return error.format_message()
     # The library refuses wrong input with these, and says what to do; SramOverflow is a MemoryError.
-    if isinstance(error, ValueError | MemoryError | OSError | ImportError):
+    if isinstance(error, ValueError | MemoryError | OSError | ImportError | NotImplementedError):
         return str(error)
     return None

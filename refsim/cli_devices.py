@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from refsim.cli_table import print_table
 
+if TYPE_CHECKING:
     from refsim.cost import Device
 
 # Field of Device, heading, size of the unit it is printed in.
@@ -53,10 +53,11 @@ def devices(
     if name is not None:
         device = find_device(name) if file is None else find_device(f"{file}:{name}")
         console.print(device.title, highlight=False)
-        console.print(figure_table(device))
+        print_table(console, ("figure", "", "source"), figure_rows(device), "lrl")
         return
     known = built_in() if file is None else load_file(file)
-    console.print(device_table(known))
+    headings = ("device", *(heading for _, heading, _ in FIGURES))
+    print_table(console, headings, device_rows(known), "l" + "r" * len(FIGURES))
     console.print(f"* {UNCONFIRMED}. One device, figure by figure: refsim devices NAME\n", highlight=False)
     for device in known.values():
         console.print(f"{device.name}: {device.title}. {'; '.join(sources_of(device))}", highlight=False, markup=False)
@@ -100,31 +101,17 @@ def load_file(path: Path) -> dict[str, Device]:
     return known.load(path)
 
 
-def device_table(known: Mapping[str, Device]) -> Table:
+def device_rows(known: Mapping[str, Device]) -> list[list[str]]:
     """A row a device; a star marks a figure that nobody has confirmed."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("device", no_wrap=True)
-    for _, heading, _ in FIGURES:
-        table.add_column(heading, justify="right")
-    for device in known.values():
-        table.add_row(device.name, *(show_figure(device, name, unit) for name, _, unit in FIGURES))
-    return table
+    return [[device.name, *(show_figure(device, name, unit) for name, _, unit in FIGURES)] for device in known.values()]
 
 
-def figure_table(device: Device) -> Table:
+def figure_rows(device: Device) -> list[list[str]]:
     """A row a figure of one device, with its source."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading, justify in (("figure", "left"), ("", "right"), ("source", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for name, heading, unit in (*FIGURES, *MORE_FIGURES):
-        table.add_row(heading, show_figure(device, name, unit), device.sources.get(name, ""))
-    return table
+    return [
+        [heading, show_figure(device, name, unit), device.sources.get(name, "")]
+        for name, heading, unit in (*FIGURES, *MORE_FIGURES)
+    ]
 
 
 def show_figure(device: Device, name: str, unit: float) -> str:

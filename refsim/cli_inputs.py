@@ -47,10 +47,12 @@ class Inputs:
 def make_inputs(shape: Shape, seed: int) -> Inputs:
     """Draw inputs for a shape. Unused slots of the cache hold NaN.
 
-    Raises ValueError for sizes below 1.
+    Raises ValueError for sizes below 1 and a seed below 0, MemoryError for a shape too large to draw.
     """
-    rng, dtype, B = np.random.default_rng(seed), DTYPES[shape.dtype], shape.block_size
     shape.check()
+    if seed < 0:
+        raise ValueError(f"--seed must be 0 or more, got {seed}")
+    rng, dtype, B = np.random.default_rng(seed), DTYPES[shape.dtype], shape.block_size
     starts_q, starts_k = shape.starts
 
     def draw(tokens: int, heads: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim import attention
+from refsim.attention.plan import LONGEST
 from refsim.numerics import DTYPES
 
 if TYPE_CHECKING:
@@ -70,8 +71,11 @@ class Shape:
             if getattr(self, name) < 1:
                 option = "splits" if name == "num_splits" else name.replace("_", "-")
                 raise ValueError(f"--{option} must be 1 or more, got {getattr(self, name)}")
-        if any(n < 0 or T < 0 for n, T in self.lengths):
-            raise ValueError(f"queries and keys can't be negative, got {self.lengths}")
+        for n, T in self.lengths:
+            if min(n, T) < 0:
+                raise ValueError(f"queries and keys can't be negative, got {n} queries over {T} keys")
+            if max(n, T) > LONGEST:
+                raise ValueError(f"lengths are int32, {LONGEST:,} at most; got {n} queries over {T} keys")
 
     @property
     def starts(self) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from refsim.attention import Result
     from refsim.cli_inputs import Inputs
 
+MOST_NUMBERS = 1_000_000
 LEAVE, THE_REST = ("q", "Q", "\x1b"), ("a", "A")
 
 
@@ -57,7 +58,20 @@ def step(
         num_splits=splits,
         mask=parse_mask(causal, window),
     )
-    walk(Console(), parse_algorithm(algorithm), make_inputs(shape, seed), wait=not all_steps and sys.stdin.isatty())
+    name = parse_algorithm(algorithm)
+    check_small(shape)
+    walk(Console(), name, make_inputs(shape, seed), wait=not all_steps and sys.stdin.isatty())
+
+
+def check_small(shape: Shape) -> None:
+    """Raise ValueError for a shape that nobody could watch, or with too many steps to print."""
+    ((queries, keys),) = shape.lengths
+    largest = shape.heads * max(queries * keys, max(queries, keys) * shape.head_dim)
+    if largest > MOST_NUMBERS:
+        raise ValueError(
+            f"{queries} queries over {keys} keys with {shape.heads} heads of {shape.head_dim} are too many numbers to "
+            f"watch ({largest:,}, at most {MOST_NUMBERS:,}); refsim traffic counts large shapes"
+        )
 
 
 def walk(console: Console, name: str, inputs: Inputs, *, wait: bool) -> None:

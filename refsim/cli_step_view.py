@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim import attention
+from refsim.cli_table import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,11 +31,19 @@ def show_step(console: Console, number: int, step: Step) -> None:
     first, code = source_of(step)
     if code:
         console.print(
-            Syntax(code, "python", line_numbers=True, start_line=first, theme="ansi_dark", background_color="default")
+            Syntax(
+                code,
+                "python",
+                line_numbers=True,
+                start_line=first,
+                theme="ansi_dark",
+                background_color="default",
+                word_wrap=True,
+            )
         )
     if step.after:
         console.print(state_table(step))
-    console.print(delta_table(step.delta))
+    print_table(console, ("through HBM", "read, B", "written, B"), delta_rows(step.delta), "lrr")
     console.print(work_line(step.delta), highlight=False)
     console.print()
 
@@ -83,22 +92,18 @@ def show_array(array: np.ndarray) -> str:
     )
 
 
-def delta_table(delta: Ledger) -> Table:
-    """What a step added to the ledger: HBM bytes by tensor."""
-    from rich import box
-    from rich.table import Table
+def delta_rows(delta: Ledger) -> list[tuple[str, str, str]]:
+    """What a step added to the ledger: HBM bytes read and written, by tensor.
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in ("through HBM", "read, B", "written, B"):
-        table.add_column(column, justify="left" if column == "through HBM" else "right")
+    >>> from refsim.machine import Key, Ledger
+    >>> delta_rows(Ledger({Key("flash", "k", "HBM", "read"): 4096}))
+    [('k', '4,096', '0')]
+    """
     moved: dict[str, dict[str, int]] = {}
     for (_, tensor, direction), nbytes in sorted(delta.hbm_only().items()):
         moved.setdefault(tensor, {})[direction] = nbytes
-    for tensor, by_direction in moved.items():
-        table.add_row(tensor, f"{by_direction.get('read', 0):,}", f"{by_direction.get('write', 0):,}")
-    if not moved:
-        table.add_row("nothing", "0", "0")
-    return table
+    rows = [(tensor, f"{by.get('read', 0):,}", f"{by.get('write', 0):,}") for tensor, by in moved.items()]
+    return rows or [("nothing", "0", "0")]
 
 
 def work_line(delta: Ledger) -> str:

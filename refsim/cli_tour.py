@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -34,10 +35,8 @@ def tour(
     from refsim.tour.guide import STOPS
 
     gpu = find_device(device)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
-    out.mkdir(parents=True, exist_ok=True)
     setting = prepare(weights, prompt, tokens, block_size)
+    make_folder(out)
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -57,3 +56,17 @@ def tour(
     page = write_report(out, "A tour of refsim", told)
     console.print()
     console.print(f"All algorithms agree on the text. Report and pictures: {page}", highlight=False, soft_wrap=True)
+
+
+def make_folder(out: Path) -> None:
+    """Make the report's folder, and see that it can be written to before anything is computed.
+
+    Raises ValueError when it can't.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise ValueError(f"--out {out} can't be written to ({error.strerror}); name another folder") from None

@@ -10,10 +10,10 @@ import typer
 from refsim.cli_devices import find_device
 from refsim.cli_inputs import make_inputs
 from refsim.cli_shape import ALGORITHMS, Shape, parse_algorithm, parse_dtype, parse_mask, parse_tile
+from refsim.cli_table import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from refsim.cost import Device
     from refsim.machine import Ledger
@@ -95,7 +95,10 @@ def executed(names: list[str], shape: Shape, seed: int, sram_nbytes: int) -> dic
     """The ledger of each algorithm, by running it on random inputs."""
     from refsim.machine import Machine
 
-    inputs = make_inputs(shape, seed)
+    try:
+        inputs = make_inputs(shape, seed)
+    except MemoryError as error:
+        raise MemoryError(f"{error}. --closed-form gives the same ledger without a run") from None
     ledgers = {}
     for name in names:
         function, arguments, keywords = inputs.call(name, Machine(sram_nbytes=sram_nbytes))
@@ -107,55 +110,54 @@ def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str
     """What was asked, and the table."""
     queries, keys = (", ".join(map(str, dict.fromkeys(each))) for each in zip(*shape.lengths, strict=True))
     console.print(
-        f"{len(shape.lengths)} sequence(s) with {queries} queries over {keys} keys, {shape.heads} query heads over "
-        f"{shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}, {how}",
+        f"Sequences: {len(shape.lengths)}. Queries: {queries}. Keys: {keys}. Heads: {shape.heads} over "
+        f"{shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}. Counts: {how}.",
         highlight=False,
     )
-    table = ledger_table(ledgers)
+    rows, sections = ledger_rows(ledgers)
     if device is not None:
-        table.add_section()
-        add_times(table, ledgers, device, shape.dtype)
-    console.print(table)
+        sections.append(len(rows))
+        rows += time_rows(ledgers, device, shape.dtype)
+    print_table(console, ("HBM bytes", *ledgers), rows, "l" + "r" * len(ledgers), sections=sections)
     if device is not None:
         console.print(f"Times are a plain roofline's, on {device.title}: peaks of its datasheet, perfect overlap.")
 
 
-def add_times(table: Table, ledgers: Mapping[str, Ledger], device: Device, dtype: str) -> None:
+def time_rows(ledgers: Mapping[str, Ledger], device: Device, dtype: str) -> list[list[str]]:
     """Two rows: microseconds on a device, and what they go to."""
     from refsim.cost import estimate
 
     estimates = [estimate(ledger, device, dtype=dtype) for ledger in ledgers.values()]
-    table.add_row(f"us on {device.name}", *(f"{1e6 * each.total_s:,.1f}" for each in estimates))
-    table.add_row("bound by", *(each.bound for each in estimates))
+    return [
+        [f"us on {device.name}", *(f"{1e6 * each.total_s:,.1f}" for each in estimates)],
+        ["bound by", *(each.bound for each in estimates)],
+    ]
 
 
-def ledger_table(ledgers: Mapping[str, Ledger]) -> Table:
-    """A column an algorithm: HBM bytes by tensor (read and written together), their sums, then the work."""
-    from rich import box
-    from rich.table import Table
+def ledger_rows(ledgers: Mapping[str, Ledger]) -> tuple[list[list[str]], list[int]]:
+    """A column an algorithm: HBM bytes by tensor (read and written together), their sums, then the work.
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("HBM bytes")
-    for name in ledgers:
-        table.add_column(name, justify="right")
-
-    def row(label: str, numbers: Iterable[float], digits: int = 0) -> None:
-        table.add_row(label, *(f"{number:,.{digits}f}" for number in numbers))
-
+    With the numbers of the rows at which sums and work begin.
+    """
     each = ledgers.values()
-    for tensor in tensors_of(ledgers):
-        row(tensor, (ledger.total(tensor=tensor) for ledger in each))
-    table.add_section()
-    row("read", (ledger.total(direction="read") for ledger in each))
-    row("written", (ledger.total(direction="write") for ledger in each))
-    row("in all", (ledger.hbm_nbytes for ledger in each))
-    table.add_section()
-    row("matmul FLOPs", (ledger.matmul_flops for ledger in each))
-    row("FLOPs a byte", (ledger.matmul_flops / max(ledger.hbm_nbytes, 1) for ledger in each), digits=1)
-    row("exponentials", (ledger.exponentials for ledger in each))
-    row("kernel launches", (ledger.launches for ledger in each))
-    row("programs", (ledger.programs for ledger in each))
-    return table
+
+    def row(label: str, numbers: Iterable[float], digits: int = 0) -> list[str]:
+        return [label, *(f"{number:,.{digits}f}" for number in numbers)]
+
+    tensors = [row(tensor, (ledger.total(tensor=tensor) for ledger in each)) for tensor in tensors_of(ledgers)]
+    sums = [
+        row("read", (ledger.total(direction="read") for ledger in each)),
+        row("written", (ledger.total(direction="write") for ledger in each)),
+        row("in all", (ledger.hbm_nbytes for ledger in each)),
+    ]
+    work = [
+        row("matmul FLOPs", (ledger.matmul_flops for ledger in each)),
+        row("FLOPs a byte", (ledger.matmul_flops / max(ledger.hbm_nbytes, 1) for ledger in each), digits=1),
+        row("exponentials", (ledger.exponentials for ledger in each)),
+        row("kernel launches", (ledger.launches for ledger in each)),
+        row("programs", (ledger.programs for ledger in each)),
+    ]
+    return [*tensors, *sums, *work], [len(tensors), len(tensors) + len(sums)]
 
 
 def tensors_of(ledgers: Mapping[str, Ledger]) -> list[str]:

@@ -17,6 +17,7 @@ from refsim.numerics import Precision, dtype_of
 from refsim.variant import Band, Variant, check_heads
 
 TILE_SIZES = (128, 64, 32, 16)
+LONGEST = 2**31 - 1  # tokens of a sequence: kernels read lengths as int32
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class Plan:
         for index, (n, T) in enumerate(lengths):
             if n < 0 or T < 0:
                 raise ValueError(f"sequence {index} has {n} queries and {T} keys; lengths can't be negative")
+            if max(n, T) > LONGEST:
+                raise ValueError(
+                    f"sequence {index} has {n} queries and {T} keys; lengths are int32, {LONGEST:,} at most"
+                )
             sequences.append(Sequence(index, start, int(n), int(T)))
             start += int(n)
         plan = cls(

@@ -68,7 +68,7 @@ def get(name: str) -> Device:
     plain = _plain(str(name))
     close = [key for key in by_plain if plain and (key.startswith(plain) or plain.startswith(key))]
     close = close or difflib.get_close_matches(plain, by_plain, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(by_plain[key].name for key in close)}?" if close else ""
+    hint = f"; did you mean {' or '.join(by_plain[key].name for key in close)}?" if close else "."
     raise UnknownDevice(
         f"no device is named {name!r}{hint} Known: {', '.join(names())}. Load one of your own with "
         "refsim.cost.devices.load(path)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,30 @@ class Setting:
         return len(self.ids) + self.tokens - 1
 
 
+class IdsAsText:
+    """Stands in for a tokenizer where there is none: a prompt is written in token ids, and so is what follows.
+
+    >>> IdsAsText(512).encode("1 17, 3"), IdsAsText(512).decode([4, 5])
+    ([1, 17, 3], ' 4 5')
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Raises ValueError for anything but ids of the vocabulary."""
+        words = text.replace(",", " ").split()
+        if not all(word.isdecimal() and int(word) < self.vocab_size for word in words):
+            raise ValueError(
+                f"these weights have no tokenizer beside them: write --prompt in token ids from 0 to "
+                f"{self.vocab_size - 1}, such as '1 17 3'; got {text!r}"
+            )
+        return [int(word) for word in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(f" {token}" for token in ids)
+
+
 def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: int) -> Setting:
     """Load the model and check that prompt and new tokens fit its context.
 
@@ -42,10 +67,15 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
     if block_size < 1:
         raise ValueError(f"--block-size must be 1 or more, got {block_size}")
     decoder, note = choose(weights)
+    tokenizer: Tokenizer
     if decoder.tokenizer is None:
-        raise ValueError(f"{weights} has no tokenizer beside it, so the prompt can't be read")
-    text = DEFAULT_PROMPTS.get(decoder.name, OTHER_PROMPT) if prompt is None else prompt
-    ids = decoder.tokenizer.encode(text)
+        tokenizer = IdsAsText(decoder.config.vocab)
+        default = tokenizer.decode(range(min(8, tokenizer.vocab_size))).strip()
+        note += " No tokenizer lies beside them, so token ids stand for text."
+    else:
+        tokenizer, default = decoder.tokenizer, DEFAULT_PROMPTS.get(decoder.name, OTHER_PROMPT)
+    text = default if prompt is None else prompt
+    ids = tokenizer.encode(text)
     if not ids:
         raise ValueError("--prompt is empty; give the model a word to begin with")
     context = decoder.config.context
@@ -55,7 +85,7 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
         raise ValueError(
             f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {context}: {advice}"
         )
-    return Setting(decoder, decoder.tokenizer, note, text, tuple(ids), tokens, block_size)
+    return Setting(decoder, tokenizer, note, text, tuple(ids), tokens, block_size)
 
 
 def choose(weights: Path | None) -> tuple[model.Decoder, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from refsim.cli_table import print_table
 from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def show(console: Console, chapter: Chapter) -> None:
             case Quote(given, added):
                 console.print(_quote(given, added))
             case Table():
-                console.print(_table(item))
+                print_table(console, item.columns, item.rows, item.align)
             case Picture(name, _, caption):
                 console.print(f"{name}.png: {caption}", style="dim", highlight=False, markup=False)
 
@@ -31,16 +32,3 @@ def _quote(given: str, added: str) -> object:
     from rich.text import Text
 
     return Padding(Text.assemble((given, "dim"), (added, "bold")), (0, 0, 0, 4))
-
-
-def _table(table: Table) -> object:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, side in zip(table.columns, table.align, strict=True):
-        grid.add_column(name, justify="left" if side == "l" else "right")
-    for row in table.rows:
-        grid.add_row(*map(Text, row))
-    return grid

@@ -90,6 +90,9 @@ BAD = [
     ("step", "paged", "--block-size", "0"),
     ("step", "split_kv", "--splits", "0"),
     ("step", "flash", "--window", "0"),
+    ("step", "flash", "--seed", "-1"),
+    ("step", "flash", "--keys", "100000000"),
+    ("step", "flash", "--head-dim", "100000000"),
     ("step", "flash", "--unknown"),
     ("traffic", "--lengths", "ten"),
     ("traffic", "--lengths", ""),
@@ -97,6 +100,11 @@ BAD = [
     ("traffic", "--algorithm", "nothing"),
     ("traffic", "--tile", "4096x4096"),
     ("traffic", "--head-dim", "0"),
+    ("traffic", "--lengths", str(10**20)),
+    ("traffic", "--lengths", "100", "--queries", str(2**31)),
+    ("traffic", "--device", "Abacus"),
+    ("tour", "--block-size", "0"),
+    ("tour", "--weights", "no/such/weights.bin"),
 ]
 
 
@@ -132,6 +140,17 @@ class TestTraffic:
         # Standard attention writes S of 4 heads and reads it back; nobody else has one.
         assert cells(out, "s") == [2 * 4 * 100 * 100 * 4, 0, 0, 0, 0]
         assert cells(out, "kernel launches") == [3, 1, 2, 1, 2]
+
+    @pytest.mark.parametrize("width", ["40", "60", "80"])
+    def test_a_narrow_terminal_cuts_no_number(self, run: Run, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+        arguments = ("traffic", "--lengths", "2000000000", "--device", "H100")
+        numbers = re.compile(r"[\d,.]*\d")
+        wide = run(*arguments)[1]
+        monkeypatch.setenv("COLUMNS", width)
+        narrow = run(*arguments)[1]
+        assert max(map(len, wide.splitlines())) > 80
+        assert sorted(set(numbers.findall(wide))) == sorted(set(numbers.findall(narrow)))
+        assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
 
     def test_tables_have_one_order(self, run: Run) -> None:
         arguments = ("traffic", "--lengths", "64")

@@ -309,6 +309,26 @@ class TestWhole:
         (tmp_path / "file").write_text("")
         assert cli.main(["tour", "--out", str(tmp_path / "file")]) == 2
         assert "is a file" in capsys.readouterr().err
+        assert cli.main(["tour", "--out", str(tmp_path / "file" / "folder")]) == 2
+        assert "can't be written to" in capsys.readouterr().err
+
+    def test_without_a_tokenizer_ids_stand_for_text(self, shared_data: Path) -> None:
+        folder = shared_data / "golden" / "qwen3"
+        golden = np.load(folder / "golden.npz")
+        prompt = " ".join(map(str, golden["input_ids"]))
+        setting = prepare(folder, prompt, tokens=24, block_size=4)
+        assert Quote(prompt, "".join(f" {token}" for token in golden["greedy"])) in life(setting).items
+        assert "token ids stand for text" in setting.note
+        with pytest.raises(ValueError, match="token ids from 0 to"):
+            prepare(folder, "once upon a time", tokens=1, block_size=4)
+        with pytest.raises(ValueError, match="token ids from 0 to"):
+            prepare(folder, str(setting.decoder.config.vocab), tokens=1, block_size=4)
+
+    def test_an_architecture_that_it_has_not_is_one_line(
+        self, shared_data: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["tour", "--weights", str(shared_data / "golden" / "deepseek-v3-mla")]) == 2
+        assert "not supported" in capsys.readouterr().err
 
 
 def test_long_tables_keep_their_ends() -> None:
