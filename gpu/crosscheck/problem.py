@@ -13,7 +13,8 @@ from gpu.ops.cache import prepare_append, prepare_copy_blocks
 from gpu.ops.flash import prepare_flash
 from gpu.ops.launch import Prepared
 from gpu.ops.merge import prepare_merge
-from gpu.ops.paged import prepare_paged, prepare_paged_gather
+from gpu.ops.paged import prepare_paged
+from gpu.ops.paged_gather import prepare_paged_gather
 from gpu.ops.rope import prepare_rope
 from gpu.ops.split_kv import prepare_split_kv
 from gpu.ops.standard import prepare_standard

@@ -1,16 +1,13 @@
-"""`gpu.ops.paged` and `gpu.ops.paged_gather`: attention over a paged cache as CUDA kernels."""
+"""`gpu.ops.paged`: attention over a paged cache as a CUDA kernel."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from gpu.ops.arrays import to_host
 from gpu.ops.attention import Tensors, choose, choose_tile, inputs, sram_limit
 from gpu.ops.call import call_struct, grid, most_tiles
-from gpu.ops.launch import Launch, Prepared
+from gpu.ops.launch import Prepared
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata, one_layer, paged_plan
@@ -61,40 +58,6 @@ def paged(
         precision=precision,
         pack_gqa=pack_gqa,
         form=form,
-        runtime=runtime,
-        **variant,
-    ).result()
-
-
-def paged_gather(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    block_tables: Any,
-    seq_lens: Any,
-    *,
-    cu_seqlens_q: Any = None,
-    layer: int | None = None,
-    tile: tuple[int, int] | None = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    pack_gqa: bool = True,
-    runtime: str | Runtime = "auto",
-    **variant: Any,
-) -> Result:
-    """`refsim.attention.paged_gather` (stage A): copy the blocks together, then `flash` over the copy."""
-    return prepare_paged_gather(
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        seq_lens,
-        cu_seqlens_q=cu_seqlens_q,
-        layer=layer,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        pack_gqa=pack_gqa,
         runtime=runtime,
         **variant,
     ).result()
@@ -190,76 +153,3 @@ def prepare_paged(
         tensor_cores=tensor_cores,
     )
     return Prepared([launch], tensors.answer, tensors.runtime, plan)
-
-
-def prepare_paged_gather(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    block_tables: Any,
-    seq_lens: Any,
-    *,
-    cu_seqlens_q: Any = None,
-    layer: int | None = None,
-    tile: Any = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    pack_gqa: bool = True,
-    runtime: str | Runtime = "auto",
-    counted: bool = False,
-    **variant: Any,
-) -> Prepared:
-    """Everything `paged_gather` does before its launches, the room for the copy included."""
-    paged, _ = paged_tensors(
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        seq_lens,
-        cu_seqlens_q,
-        layer,
-        tile,
-        precision,
-        pack_gqa,
-        "scalar",
-        runtime,
-        variant,
-    )
-    plan, where = paged.plan, paged.runtime
-    starts = np.cumsum([0, *(seq.T for seq in plan.sequences)], dtype=np.int32)
-    k = where.empty((int(starts[-1]), plan.G, plan.D), plan.precision.storage)
-    v = where.empty((int(starts[-1]), plan.G, plan.Dv), plan.precision.storage)
-    # The second kernel's plan: the same rows and tile, over contiguous keys.
-    flat = replace(plan, block_size=None)
-    copied = replace(paged, plan=flat, k=k, v=v, ints=paged.ints | {"cu_seqlens_k": where.asarray(starts)})
-    flash = copied.launch(
-        "flash.cu",
-        "flash",
-        grid(flat, most_tiles(flat, flat.tile_tokens)),
-        call_struct(flat, paged.q, k, v),
-        copied.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse"),
-        limit=sram_limit(machine),
-        counted=counted,
-    )
-    return Prepared([_gather(paged, copied, counted=counted), flash], copied.answer, where, plan)
-
-
-def _gather(paged: Tensors, copied: Tensors, *, counted: bool) -> Launch:
-    plan = paged.plan
-    parts = max((_parts(plan, i) for i in range(len(plan.sequences))), default=0)
-    call = call_struct(plan, paged.q, paged.k, paged.v, max_blocks=max_blocks(paged))
-    call["query_tiles"] = parts
-    args = paged.named("k_cache", "v_cache", "block_tables", "seq_lens", "cu_seqlens_q")
-    args |= copied.named("cu_seqlens_k", "k", "v")
-    return paged.launch(
-        "gather.cu", "gather", (len(plan.sequences) * parts, plan.G, 1), call, args, shared=0, counted=counted
-    )
-
-
-def _parts(plan: Plan, sequence: int) -> int:
-    """Blocks, or even parts of a block, that a sequence's queries see any key of."""
-    seq = plan.sequences[sequence]
-    if seq.n == 0:
-        return 0
-    first, stop = plan.key_span(seq, range(seq.n))
-    return -(-(stop - first // plan.unit * plan.unit) // plan.unit) if first < stop else 0
