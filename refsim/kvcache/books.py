@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from refsim.kvcache.chain import Chain
 from refsim.kvcache.events import Event
 from refsim.kvcache.pool import BlockPool
 from refsim.kvcache.prefix import PrefixCache
@@ -13,6 +14,10 @@ from refsim.kvcache.tiered import HostTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from refsim.kvcache.sequence import SequenceTable
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,13 @@ class PoolBooks(BlockTables):
         self.events: list[Event] | None = [] if record else None
         self._copied: list[Callable[[list[int], list[int]], None]] = []
         self._freed: list[Callable[[list[int]], None]] = []
+        self._trimmed: list[Callable[[list[int], int], None]] = []
 
     @property
     def available(self) -> int:
         """Blocks that could be taken now: free, or evictable from the prefix cache."""
-        return self.pool.free + (self.prefix.evictable if self.prefix is not None else 0)
+        free = len(self.pool.stack)
+        return free if self.prefix is None else free + self.prefix.evictable
 
     def stats(self) -> Stats:
         """Counts now, in time linear in the sequences."""
@@ -75,25 +82,71 @@ class PoolBooks(BlockTables):
             unused_slots=slots - tokens,
         )
 
-    def subscribe(self, *, copied: Callable[[list[int], list[int]], None], freed: Callable[[list[int]], None]) -> None:
-        """Call `copied(sources, targets)` when blocks must be copied before a write, `freed(ids)` when they go back."""
+    def subscribe(
+        self,
+        *,
+        copied: Callable[[list[int], list[int]], None],
+        freed: Callable[[list[int]], None],
+        trimmed: Callable[[list[int], int], None] = lambda ids, slot: None,
+    ) -> None:
+        """Call `copied(sources, targets)` when blocks must be copied before a write, `freed(ids)` when they go back,
+        and `trimmed(ids, slot)` when nobody uses the slots of blocks from `slot` on any more.
+        """
         self._copied.append(copied)
         self._freed.append(freed)
+        self._trimmed.append(trimmed)
+
+    def pin(self, tokens: ArrayLike, salt: int = 0) -> list[int]:
+        """Keep the cached full blocks that these ids begin with, a popular prompt; returns them, for `unpin`."""
+        if self.prefix is None:
+            raise ValueError("pinning needs a manager built with prefix_cache=True")
+        chain = Chain(tokens, self.block_size, salt)
+        ids, _ = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
+        self.prefix.pin(ids)
+        return ids
+
+    def unpin(self, ids: Sequence[int]) -> None:
+        """Let blocks that `pin` returned be evicted again. Raises ValueError when they aren't pinned."""
+        if self.prefix is None or not all(self.prefix.pins[b] for b in ids):
+            raise ValueError(f"blocks {list(ids)} are not all pinned; give what pin returned, once")
+        self.prefix.unpin(ids)
 
     def _take(self, count: int, seq_id: Hashable) -> list[int]:
-        short = count - self.pool.free
+        short = count - len(self.pool.stack)
         if short > 0 and self.prefix is not None:
             # The cache's one reference to each evicted block becomes the taker's.
             evicted = self.prefix.evict(short)
             if self.events is not None:
                 self._note("evict", None, evicted)
-            self._tell_freed(None, evicted)
-            ids = self.pool.take(count - short) + evicted
+            if self._freed or self.events is not None:
+                self._tell_freed(None, evicted)
+            ids = self.pool.take(count - short) + evicted if short < count else evicted
         else:
             ids = self.pool.take(count)
         if self.events is not None:
             self._note("allocate", seq_id, ids)
         return ids
+
+    def _drop(self, seq_id: Hashable, ids: list[int]) -> None:
+        """A table holds these blocks no more: they are free, or rest where the prefix cache holds them too."""
+        if self.events is not None:
+            self._note("drop", seq_id, ids)
+        freed = self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids)
+        if freed:
+            self._tell_freed(seq_id, freed)
+
+    def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, shared: list[int]) -> None:
+        copies = self._take(len(shared), seq_id)
+        self._note("copy", seq_id, shared, copies)
+        for copied in self._copied:
+            copied(shared, copies)
+        onto = dict(zip(shared, copies, strict=True))
+        for row in seq.rows:
+            row[-1] = onto.get(row[-1], row[-1])
+        if self.prefix is None:
+            self.pool.drop(shared)
+        else:
+            self.prefix.drop(shared)  # a cached block that was cut into may be evicted from now on
 
     def _tell_freed(self, seq_id: Hashable | None, ids: list[int]) -> None:
         if ids:

@@ -11,13 +11,13 @@ import numpy as np
 
 from refsim.kvcache.books import PoolBooks
 from refsim.kvcache.chain import Chain, check_ids
-from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks
+from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequence
 from refsim.kvcache.invariants import check_invariants
 from refsim.kvcache.sequence import SequenceTable
 from refsim.kvcache.sizing import blocks_for
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable
 
     from numpy.typing import ArrayLike
 _COUNT = (int, np.integer)
@@ -70,27 +70,26 @@ class BlockManager(PoolBooks):
         if chunk is not None and chunk < 0:
             raise ValueError(f"chunk is {chunk}; expected 0 tokens or more")
         hit, below = ([], []) if self.prefix is None or chain is None else self.prefix.match(chain, total)
-        found = (len(hit) + len(below)) * self.block_size
+        size = self.block_size
+        found = (len(hit) + len(below)) * size
         length = total if chunk is None else min(total, found + chunk)
         must_fit = total if whole_must_fit else length
-        needed = self.tables * -(-must_fit // self.block_size) - len(hit)
+        needed = self.tables * -(-must_fit // size) - len(hit)
         available = self.available
         if self.prefix is not None and hit:
             available -= self.prefix.resting(hit)
         if needed > available:
             raise OutOfBlocks(needed, available, f"sequence {seq_id!r} of {must_fit} tokens")
         # Nothing below this line fails.
-        columns = -(-length // self.block_size) - len(hit)
+        columns = -(-length // size) - len(hit)
         if found:
             fresh = self._take_after_hits(seq_id, hit, below, columns)
         else:
             fresh = self._take(self.tables * columns, seq_id)
-        rows = [hit + fresh]
+        rows = [hit + fresh] if hit else [fresh]
         if self.tables > 1:
             rows = [fresh[t * columns : (t + 1) * columns] for t in range(self.tables)]
-        seq = SequenceTable(rows, length, chain)
-        seq.computed, seq.cached = found, len(hit) + len(below)
-        self._sequences[seq_id] = seq
+        self._sequences[seq_id] = SequenceTable(rows, length, chain, found, len(hit) + len(below))
         return found
 
     def append(self, seq_id: Hashable, tokens: int | ArrayLike = 1) -> None:
@@ -128,6 +127,34 @@ class BlockManager(PoolBooks):
         if ids is not None and seq.chain is not None:
             seq.chain.extend(ids)
 
+    def truncate(self, seq_id: Hashable, num_tokens: int) -> None:
+        """Take back a sequence's last tokens, so that `num_tokens` are left: what undoes an `append`.
+
+        Whole blocks past the end are dropped, as `free` drops them. The block that the end now lies in stays; where
+        somebody else holds it too (a fork, or the prefix cache), the next append copies it first. Ids of the tokens
+        taken back are forgotten, but not those given ahead of the tokens (`upto`, `chunk`).
+
+        Raises UnknownSequence; ValueError unless 0 <= num_tokens <= the sequence's tokens.
+
+        >>> m = BlockManager(8, 4)
+        >>> m.allocate("a", 10), m.truncate("a", 5), m.table("a"), m.pool.refs
+        (0, None, array([0, 1], dtype=int32), [1, 1, 0, 0, 0, 0, 0, 0])
+        """
+        seq = self._get(seq_id)
+        if not 0 <= num_tokens <= seq.tokens:
+            raise ValueError(
+                f"num_tokens is {num_tokens}; sequence {seq_id!r} has {seq.tokens}: give 0 to {seq.tokens}"
+            )
+        if num_tokens == seq.tokens:
+            return
+        dropped = seq.cut(num_tokens, self.block_size)
+        tails = [row[-1] for row in seq.rows] if num_tokens % self.block_size else []
+        own = [block for block in tails if self.pool.refs[block] == 1]
+        seq.tail_shared = len(own) < len(tails)
+        for trimmed in self._trimmed:
+            trimmed(own, num_tokens % self.block_size)
+        self._drop(seq_id, dropped)
+
     def fork(self, parent_id: Hashable, child_id: Hashable) -> None:
         """A second sequence that holds the parent's blocks; the first of them to write into the tail copies it."""
         parent = self._get(parent_id)
@@ -153,10 +180,10 @@ class BlockManager(PoolBooks):
                 f"block_ids is {ids.shape}; {num_tokens} tokens take "
                 f"({self.tables}, {blocks_for(num_tokens, self.block_size)}) blocks"
             )
-        seq = SequenceTable(ids.tolist(), num_tokens)
+        seq = SequenceTable(ids.tolist(), num_tokens, computed=num_tokens)
         seq.repeats = len(set(seq.holds())) < ids.size
+        seq.tail_shared = True
         self.pool.share(seq.holds())
-        seq.computed, seq.tail_shared = num_tokens, True
         self._sequences[seq_id] = seq
         self._note("share", seq_id, seq.holds())
 
@@ -175,47 +202,36 @@ class BlockManager(PoolBooks):
         seq.computed = computed
         if self.prefix is None or seq.chain is None:
             return
-        full = min(computed, seq.chain.known) // self.block_size
+        known = seq.chain.known
+        full = (computed if computed < known else known) // self.block_size
         if full > seq.cached:
-            entered, twins, seq.cached = self.prefix.insert(seq.chain, seq.rows[0], seq.cached, full)
-            self._note("cache", seq_id, entered)
-            self._note("share", seq_id, list(twins.values()))
-            self._note("drop", seq_id, list(twins))
-            self._tell_freed(seq_id, self.pool.drop(twins))
-
-    def pin(self, tokens: ArrayLike, salt: int = 0) -> list[int]:
-        """Keep the cached full blocks that these ids begin with, a popular prompt; returns them, for `unpin`."""
-        if self.prefix is None:
-            raise ValueError("pinning needs a manager built with prefix_cache=True")
-        chain = Chain(tokens, self.block_size, salt)
-        ids, _ = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
-        self.prefix.pin(ids)
-        return ids
-
-    def unpin(self, ids: Sequence[int]) -> None:
-        """Let blocks that `pin` returned be evicted again. Raises ValueError when they aren't pinned."""
-        if self.prefix is None or not all(self.prefix.pins[b] for b in ids):
-            raise ValueError(f"blocks {list(ids)} are not all pinned; give what pin returned, once")
-        self.prefix.unpin(ids)
+            entered: list[int] | None = None if self.events is None else []
+            twins, seq.cached = self.prefix.insert(seq.chain, seq.rows[0], seq.cached, full, entered)
+            if entered is not None:
+                self._note("cache", seq_id, entered)
+                self._note("share", seq_id, list(twins.values()))
+                self._note("drop", seq_id, list(twins))
+            if twins:
+                self._tell_freed(seq_id, self.pool.drop(twins))
 
     def free(self, seq_id: Hashable) -> None:
         """End a sequence: its references are dropped, and blocks without holders are recycled.
 
         Raises UnknownSequence, also when it was freed before.
         """
-        seq = self._get(seq_id)
-        del self._sequences[seq_id]
-        ids = seq.holds()
-        if self.events is not None:
-            self._note("drop", seq_id, ids)
-        freed = self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids)
-        self._tell_freed(seq_id, freed)
+        seq = self._sequences.pop(seq_id, None)
+        if seq is None:
+            raise UnknownSequence(seq_id)
+        self._drop(seq_id, seq.holds())
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless counts, tables, free stack and prefix cache agree with a recount."""
         check_invariants(self)
 
     def _chain(self, tokens: int | ArrayLike | Chain, salt: int) -> tuple[Chain | None, int]:
+        if type(tokens) is np.ndarray and tokens.ndim:
+            chain = Chain(tokens, self.block_size, salt)
+            return chain, chain.known
         if isinstance(tokens, Chain):
             if tokens.block_size != self.block_size:
                 raise ValueError(
@@ -238,16 +254,6 @@ class BlockManager(PoolBooks):
         brought = [host.take(key) for key in below] if host is not None else []
         fresh = self._take(columns, seq_id)
         if brought:
-            self.prefix.restore(below, brought, fresh[: len(below)])
+            self.prefix.restore(brought, fresh[: len(below)])
             self._note("load", seq_id, fresh[: len(below)])
         return fresh
-
-    def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, shared: list[int]) -> None:
-        copies = self._take(len(shared), seq_id)
-        self._note("copy", seq_id, shared, copies)
-        for copied in self._copied:
-            copied(shared, copies)
-        onto = dict(zip(shared, copies, strict=True))
-        for row in seq.rows:
-            row[-1] = onto.get(row[-1], row[-1])
-        self.pool.drop(shared)

@@ -75,7 +75,7 @@ class PagedKV:
         self.v: Float[np.ndarray, "pools num_blocks block_size heads v_head_dim"]
         self.k = np.full((*shape, head_dim), fill, self.dtype)
         self.v = np.full((*shape, v_head_dim), fill, self.dtype)
-        manager.subscribe(copied=self._copy, freed=self._clear)
+        manager.subscribe(copied=self._copy, freed=self._clear, trimmed=self._trim)
         self._host: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         if manager.prefix is not None and manager.prefix.host is not None:
             manager.prefix.host.subscribe(store=self._store, fetch=self._fetch, forget=self._host.__delitem__)
@@ -195,6 +195,11 @@ class PagedKV:
 
     def _fetch(self, serial: int, block: int) -> None:
         self.k[:, block], self.v[:, block] = self._host.pop(serial)
+
+    def _trim(self, ids: list[int], slot: int) -> None:
+        if self.poison:
+            self.k[:, ids, slot:] = np.nan
+            self.v[:, ids, slot:] = np.nan
 
     def _clear(self, ids: list[int]) -> None:
         if self.poison:

@@ -43,12 +43,12 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.reserved = reserved
         self.refs = [0] * num_blocks
-        self._stack = order[::-1]
+        self.stack = order[::-1]  # free blocks, the next to be handed out last
 
     @property
     def free(self) -> int:
         """Blocks on the stack."""
-        return len(self._stack)
+        return len(self.stack)
 
     @property
     def usable(self) -> int:
@@ -57,11 +57,11 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Pop `count` blocks, each with one reference. Raises OutOfBlocks and takes none if there are too few."""
-        left = len(self._stack) - count
+        left = len(self.stack) - count
         if left < 0:
-            raise OutOfBlocks(count, len(self._stack), "taking blocks from the pool")
-        ids = self._stack[left:]
-        del self._stack[left:]
+            raise OutOfBlocks(count, len(self.stack), "taking blocks from the pool")
+        ids = self.stack[left:]
+        del self.stack[left:]
         ids.reverse()
         refs = self.refs
         for block in ids:
@@ -102,16 +102,16 @@ class BlockPool:
 
     def push(self, ids: Iterable[int]) -> None:
         """Put blocks whose count has fallen to 0 back on the stack."""
-        self._stack.extend(ids)
+        self.stack.extend(ids)
 
     def free_ids(self) -> list[int]:
         """The blocks on the stack, the next to be handed out first."""
-        return self._stack[::-1]
+        return self.stack[::-1]
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the stack holds exactly the unreserved blocks with no references."""
         unheld = [b for b in range(self.reserved, self.num_blocks) if self.refs[b] == 0]
-        assert sorted(self._stack) == unheld, f"free stack {sorted(self._stack)} but nobody holds {unheld}"
+        assert sorted(self.stack) == unheld, f"free stack {sorted(self.stack)} but nobody holds {unheld}"
         assert min(self.refs) >= 0, "a reference count is negative"
         assert not any(self.refs[: self.reserved]), "a reserved block was handed out"
 

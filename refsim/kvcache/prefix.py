@@ -7,7 +7,8 @@ cache's reference alone it rests, and may be. Source: the attention text, prefix
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from refsim.kvcache import chain as chains
 from refsim.kvcache.tiered import Entry
@@ -41,11 +42,7 @@ class PrefixCache:
         self.pins = [0] * pool.num_blocks
         self._by_key: dict[int, int] = {}
         self._resting: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        # Of each block: its key (None: not cached), the bytes of its ids, its own number and its parent's.
-        self._key: list[int | None] = [None] * pool.num_blocks
-        self._content = [b""] * pool.num_blocks
-        self._serial = [0] * pool.num_blocks
-        self._parent = [0] * pool.num_blocks
+        self._entry: list[Entry | None] = [None] * pool.num_blocks
         self._next_serial = 0
         self._roots: dict[int, int] = {}
 
@@ -57,39 +54,43 @@ class PrefixCache:
     @property
     def entries(self) -> list[int]:
         """The cached blocks."""
-        return [b for b, key in enumerate(self._key) if key is not None]
+        return [b for b, entry in enumerate(self._entry) if entry is not None]
 
     def match(self, chain: Chain, tokens: int) -> tuple[list[int], list[int]]:
         """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute.
 
         Returns the blocks, and the keys of those that follow in the host tier.
         """
+        keys, limit = chain.keys(), (tokens - 1) // chain.block_size
+        if limit < 1 or (keys[0] not in self._by_key and self.host is None):
+            return [], []  # what most prompts without a common beginning meet: no time is spent on them
         found: list[int] = []
         parent = self._root(chain.salt)
-        find, parents, serials, contents = self._by_key.get, self._parent, self._serial, self._content
-        keys = chain.keys()[: max(0, tokens - 1) // chain.block_size]
-        for key, content in zip(keys, chain.contents, strict=False):
-            block = find(key)
-            if block is None or parents[block] != parent or contents[block] != content:
+        find, entries, contents = self._by_key.get, self._entry, chain.contents
+        for i in range(limit):
+            block = find(keys[i])
+            if block is None:
+                break
+            _, content, before, serial = entries[block]  # type: ignore[misc]
+            if before != parent or content != contents[i]:
                 break
             found.append(block)
-            parent = serials[block]
+            parent = serial
         below: list[int] = []
         if self.host is not None:
-            for key, content in zip(keys[len(found) :], chain.contents[len(found) :], strict=False):
-                entry = None if key in self._by_key else self.host.find(key)
-                if entry is None or entry.parent != parent or entry.content != content:
+            for i in range(len(found), limit):
+                entry = None if keys[i] in self._by_key else self.host.find(keys[i])
+                if entry is None or entry[1:3] != (contents[i], parent):
                     break
-                below.append(key)
-                parent = entry.serial
+                below.append(keys[i])
+                parent = entry[3]
         return found, below
 
-    def restore(self, keys: Sequence[int], entries: Sequence[Entry], ids: Sequence[int]) -> None:
+    def restore(self, entries: Sequence[Entry], ids: Sequence[int]) -> None:
         """Blocks taken from the host tier are cached again, in these fresh blocks."""
         assert self.host is not None
-        for key, entry, block in zip(keys, entries, ids, strict=True):
-            self._by_key[key], self._key[block] = block, key
-            self._content[block], self._parent[block], self._serial[block] = entry
+        for entry, block in zip(entries, ids, strict=True):
+            self._by_key[entry[0]], self._entry[block] = block, entry
             self.pool.refs[block] += 1
             self.host.bring(entry, block)
 
@@ -109,64 +110,71 @@ class PrefixCache:
 
         Returns those that are free.
         """
-        refs, keys, pins, resting = self.pool.refs, self._key, self.pins, self._resting
+        refs, entries, pins, resting = self.pool.refs, self._entry, self.pins, self._resting
         freed = []
         for block in ids:
-            left = refs[block] - 1
-            refs[block] = left
-            if left == 0:
+            refs[block] = left = refs[block] - 1
+            if left == 1:
+                if entries[block] is not None and not pins[block]:
+                    resting[block] = None
+            elif not left:
                 freed.append(block)
-            elif left == 1 and keys[block] is not None and not pins[block]:
-                resting[block] = None
-        self.pool.push(freed)
+        if freed:
+            self.pool.push(freed)
         return freed
 
     def evict(self, count: int) -> list[int]:
         """Forget the least recently used resting blocks; the cache's reference to them passes to the caller."""
-        keys, oldest = self._key, self._resting.popitem
-        ids = [oldest(last=False)[0] for _ in range(count)]
+        ids = list(islice(self._resting, count))
+        entries: list[Any] = self._entry
+        if self.host is not None:
+            for block in ids:
+                self.host.put(entries[block], block)
+        resting, by_key = self._resting, self._by_key
         for block in ids:
-            key = keys[block]
-            assert key is not None
-            if self.host is not None:
-                self.host.put(key, Entry(self._content[block], self._parent[block], self._serial[block]), block)
-            del self._by_key[key]
-            keys[block] = None
+            del resting[block], by_key[entries[block][0]]
+            entries[block] = None
         return ids
 
-    def insert(self, chain: Chain, table: list[int], first: int, last: int) -> tuple[list[int], dict[int, int], int]:
-        """Enter blocks `first .. last - 1` of a table.
+    def insert(
+        self, chain: Chain, table: list[int], first: int, last: int, entered: list[int] | None = None
+    ) -> tuple[dict[int, int], int]:
+        """Enter blocks `first .. last - 1` of a table; those that weren't cached before are added to `entered`.
 
-        Returns the blocks entered, the twins, and the number of leading blocks now in the cache. A twin is a block
+        Returns the twins, and the number of leading blocks now in the cache. A twin is a block
         whose content another block is cached for; the table is pointed at that one, and the caller drops the twin. A
         twin that other tables hold as well stays what it is, and with it what follows.
         """
-        parent = self._serial[table[first - 1]] if first else self._root(chain.salt)
-        chain_keys, contents = chain.keys(), chain.contents
-        keys, held_contents, parents, serials = self._key, self._content, self._parent, self._serial
-        refs, find_or_set = self.pool.refs, self._by_key.setdefault
-        entered: list[int] = []
+        keys, contents, entries, refs = chain.keys(), chain.contents, self._entry, self.pool.refs
+        parent = entries[table[first - 1]][3] if first else self._root(chain.salt)  # type: ignore[index]
+        find_or_set, serial = self._by_key.setdefault, self._next_serial
         twins: dict[int, int] = {}
+        end = last
         for i in range(first, last):
-            own, key, content = table[i], chain_keys[i], contents[i]
+            own, key = table[i], keys[i]
             known = find_or_set(key, own)
-            if known == own and keys[own] is None:
-                keys[own], held_contents[own], parents[own] = key, content, parent
-                serials[own] = parent = self._next_serial
-                self._next_serial = parent + 1
+            entry = entries[known]
+            if entry is None:
+                entries[own] = (key, contents[i], parent, serial)
+                parent = serial
+                serial += 1
                 refs[own] += 1
-                entered.append(own)
+                if entered is not None:
+                    entered.append(own)
                 continue
-            if parents[known] != parent or held_contents[known] != content:
-                return entered, twins, i  # another content has this key: the rest stays uncached
+            if entry[1] != contents[i] or entry[2] != parent:
+                end = i  # another content has this key: the rest stays uncached
+                break
             if known != own:
                 if refs[own] > 1:  # who shares it would hold the next block, but not its cached parent
-                    return entered, twins, i
+                    end = i
+                    break
                 self.hold([known])
                 table[i] = known
                 twins[own] = known
-            parent = serials[known]
-        return entered, twins, last
+            parent = entry[3]
+        self._next_serial = serial
+        return twins, end
 
     def pin(self, ids: Iterable[int]) -> None:
         """Keep these cached blocks, a prefix from its head, until they are unpinned as often."""
@@ -183,17 +191,17 @@ class PrefixCache:
 
     def check_invariants(self, in_use: set[int]) -> None:
         """Raise AssertionError unless keys match ids, entries their parents, and only what rests may go."""
-        blocks = self.entries
-        assert self._by_key == {self._key[b]: b for b in blocks}, "the key map and the cached blocks differ"
-        keys = {self._serial[b]: self._key[b] for b in blocks}
+        entries = {b: entry for b, entry in enumerate(self._entry) if entry is not None}
+        assert self._by_key == {entry[0]: b for b, entry in entries.items()}, "the key map and the cached blocks differ"
+        keys = {serial: key for key, _, _, serial in entries.values()}
         keys.update({root: chains.root_key(salt) for salt, root in self._roots.items()})
-        for b in blocks:
-            parent = keys.get(self._parent[b])
+        for b, (key, content, before, _) in entries.items():
+            parent = keys.get(before)
             assert parent is not None, f"block {b} is cached, but the block before it is not"
-            assert chains.key_of((parent, self._content[b])) == self._key[b], f"block {b}'s key is not of its ids"
+            assert chains.key_of((parent, content)) == key, f"block {b}'s key is not of its ids"
         pinned = {b for b, count in enumerate(self.pins) if count}
-        assert pinned <= set(blocks), "a pinned block is not cached"
-        assert set(self._resting) == set(blocks) - in_use - pinned, "the evictable blocks are miscounted"
+        assert pinned <= set(entries), "a pinned block is not cached"
+        assert set(self._resting) == set(entries) - in_use - pinned, "the evictable blocks are miscounted"
 
     def _root(self, salt: int) -> int:
         return self._roots.setdefault(salt, -1 - len(self._roots))

@@ -22,11 +22,13 @@ class SequenceTable:
 
     __slots__ = ("cached", "chain", "computed", "repeats", "rows", "tail_shared", "tokens")
 
-    def __init__(self, rows: list[list[int]], tokens: int, chain: Chain | None = None) -> None:
+    def __init__(
+        self, rows: list[list[int]], tokens: int, chain: Chain | None = None, computed: int = 0, cached: int = 0
+    ) -> None:
         self.rows = rows
         self.tokens = tokens
-        self.computed = 0
-        self.cached = 0
+        self.computed = computed
+        self.cached = cached
         self.chain = chain
         self.repeats = False
         self.tail_shared = False
@@ -41,10 +43,23 @@ class SequenceTable:
         ids = self.rows[0][::-1] if len(self.rows) == 1 else [b for row in self.rows for b in reversed(row)]
         return list(dict.fromkeys(ids)) if self.repeats else ids
 
+    def cut(self, tokens: int, block_size: int) -> list[int]:
+        """Keep that many tokens, and their ids unless more were known ahead; returns the blocks held no more."""
+        if self.chain is not None and self.chain.known <= self.tokens:
+            self.chain.truncate(tokens)
+        before = self.holds()
+        for row in self.rows:
+            del row[-(-tokens // block_size) :]
+        kept = {block for row in self.rows for block in row}
+        self.tokens = tokens
+        self.computed = min(self.computed, tokens)
+        self.cached = min(self.cached, tokens // block_size)
+        return [block for block in before if block not in kept]
+
     def copy(self) -> SequenceTable:
         """The same blocks under a second table: what a fork starts as."""
-        twin = SequenceTable([r.copy() for r in self.rows], self.tokens, self.chain and self.chain.copy())
-        twin.computed, twin.cached = self.computed, self.cached
+        rows, chain = [row.copy() for row in self.rows], self.chain and self.chain.copy()
+        twin = SequenceTable(rows, self.tokens, chain, self.computed, self.cached)
         twin.repeats, twin.tail_shared = self.repeats, self.tail_shared
         return twin
 

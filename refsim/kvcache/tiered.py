@@ -7,18 +7,14 @@ asked. Source: the attention text, the tiered cache of its last era; Mooncake, F
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Entry(NamedTuple):
-    """What a cached block is known by: the bytes of its ids, its parent's number and its own."""
-
-    content: bytes
-    parent: int
-    serial: int
+# What a cached block is known by: its key, the bytes of its ids, its parent's serial number and its own.
+Entry: TypeAlias = tuple[int, bytes, int, int]
 
 
 class HostTier:
@@ -28,9 +24,9 @@ class HostTier:
     block)` when a block leaves the GPU, `fetch(serial, block)` when it comes back, `forget(serial)` when it is dropped.
 
     >>> tier = HostTier(1)
-    >>> tier.put(11, Entry(b"a", -1, 0), 5); tier.put(12, Entry(b"b", 0, 1), 6)
-    >>> tier.find(11), tier.find(12).serial, tier.stored
-    (None, 1, 2)
+    >>> tier.put((11, b"a", -1, 0), block=5); tier.put((12, b"b", 0, 1), block=6)
+    >>> tier.find(11), tier.find(12), tier.stored
+    (None, (12, b'b', 0, 1), 2)
     """
 
     def __init__(self, capacity: int) -> None:
@@ -63,10 +59,11 @@ class HostTier:
         """The block of that key, if it is here."""
         return self._entries.get(key)
 
-    def put(self, key: int, entry: Entry, block: int) -> None:
+    def put(self, entry: Entry, block: int) -> None:
         """A block of the GPU is evicted to here."""
+        key, _, _, serial = entry
         for store in self._store:
-            store(entry.serial, block)
+            store(serial, block)
         self.stored += 1
         replaced = self._entries.pop(key, None)
         self._entries[key] = entry
@@ -74,7 +71,7 @@ class HostTier:
             gone = replaced if replaced is not None else self._entries.popitem(last=False)[1]
             replaced = None
             for forget in self._forget:
-                forget(gone.serial)
+                forget(gone[3])
 
     def take(self, key: int) -> Entry:
         """A block leaves for the GPU; `bring` says into which block there."""
@@ -84,4 +81,4 @@ class HostTier:
         """Its values arrive in a block of the GPU."""
         self.loaded += 1
         for fetch in self._fetch:
-            fetch(entry.serial, block)
+            fetch(entry[3], block)

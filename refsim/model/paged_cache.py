@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.kvcache import BlockManager, PagedKV, blocks_for
+from refsim.kvcache import BlockManager, PagedKV
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -72,18 +72,7 @@ class PagedCache:
 
     def truncate(self, lengths: Mapping[int, int]) -> None:
         for seq, length in lengths.items():
-            if length < self.length(seq):
-                self._cut(seq, length)
-
-    def _cut(self, seq: int, length: int) -> None:
-        """End the sequence and start it again over the blocks it keeps, held meanwhile by another."""
-        keep = blocks_for(length, self.manager.block_size)
-        kept = np.stack([self.manager.table(seq, table)[:keep] for table in range(self.manager.tables)])
-        holder = ("cut", seq)
-        self.manager.adopt(holder, kept, length)
-        self.manager.free(seq)
-        self.manager.adopt(seq, kept, length)
-        self.manager.free(holder)
+            self.manager.truncate(seq, length)
 
     def write(
         self, layer: int, k: Float[np.ndarray, "tokens kv_heads d"], v: Float[np.ndarray, "tokens kv_heads d"]

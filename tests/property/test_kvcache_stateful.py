@@ -47,6 +47,7 @@ class Life(RuleBasedStateMachine):
         self.pins: list[list[int]] = []
         self.next_id = 0
         self.past: list[tuple[list[int], int]] = []
+        self.cut_into: set[int] = set()  # sequences with a tail in which others had written on
 
     def attempt(self, call) -> bool:
         """Run a call that may run out of blocks; if it does, it was right to, and nothing changed."""
@@ -115,6 +116,21 @@ class Life(RuleBasedStateMachine):
         parent, child, self.next_id = self.live(which), self.next_id, self.next_id + 1
         self.manager.fork(parent, child)
         self.model[child] = (list(self.model[parent][0]), self.model[parent][1])
+        if parent in self.cut_into:
+            self.cut_into.add(child)
+
+    @precondition(lambda self: self.model)
+    @rule(which=WHICH, count=st.integers(0, 9))
+    def truncate(self, which: int, count: int) -> None:
+        seq = self.live(which)
+        ids, salt = self.model[seq]
+        left = max(0, len(ids) - count)
+        self.manager.truncate(seq, left)
+        assert self.manager.length(seq) == left
+        self.model[seq] = (ids[:left], salt)
+        tails = [self.manager.table(seq, t)[-1] for t in range(self.tables)] if left % self.manager.block_size else []
+        if any(self.manager.pool.refs[tail] > 1 for tail in tails):
+            self.cut_into.add(seq)
 
     @precondition(lambda self: self.model)
     @rule(which=WHICH)
@@ -134,6 +150,7 @@ class Life(RuleBasedStateMachine):
         seq = self.live(which)
         self.manager.commit(seq)
         self.manager.free(seq)
+        self.cut_into.discard(seq)
         ids, salt = self.model.pop(seq)
         hit = 0
 
@@ -165,7 +182,7 @@ class Life(RuleBasedStateMachine):
                 assert (k.ravel() == want + layer).all()
                 assert (v.ravel() == -want).all()
                 unused = -len(ids) % self.manager.block_size
-                if unused:
+                if unused and seq not in self.cut_into:
                     tail = self.kv.pools(layer)[0][self.kv.table(seq, layer)[-1], -unused:]
                     assert np.isnan(tail).all(), "a slot that nobody wrote holds values"
 
@@ -223,7 +240,8 @@ def test_a_long_life(kind: type[Life]) -> None:
     for blocks, size in [(24, 1), (16, 2), (20, 3), (12, 4)]:
         life = kind()
         life.start(blocks=blocks, block_size=size)
-        chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2, "pin": 1}
+        chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2}
+        chances |= {"pin": 1, "cut": 3}
         for name in rng.choice(
             list(chances),
             1500 if kind.prefix_cache else 1000,
@@ -236,6 +254,8 @@ def test_a_long_life(kind: type[Life]) -> None:
                 life.allocate_what_begins_alike(which=which, more=ids)
             elif name == "append" and life.model:
                 life.append(which=which, ids=ids[:3])
+            elif name == "cut" and life.model:
+                life.truncate(which=which, count=len(ids))
             elif name == "pin" and life.model and kind.prefix_cache:
                 life.pin(which=which)
                 if len(life.pins) > 1:

@@ -215,7 +215,7 @@ def test_invariants_notice_a_wrong_book() -> None:
     m.allocate("a", 5)
     for spoil in (
         lambda b: b.pool.refs.__setitem__(0, 2),
-        lambda b: b.pool._stack.pop(),
+        lambda b: b.pool.stack.pop(),
         lambda b: b._sequences["a"].rows[0].__setitem__(1, 0),
         lambda b: setattr(b._sequences["a"], "tokens", 9),
     ):

@@ -310,14 +310,19 @@ def test_keys_of_a_growing_chain_equal_those_of_the_whole() -> None:
 def test_invariants_notice_a_wrong_cache() -> None:
     import copy
 
+    def spoil_entry(broken: BlockManager, block: int, field: int, value: object) -> None:
+        entry = list(broken.prefix._entry[block])
+        entry[field] = value
+        broken.prefix._entry[block] = tuple(entry)
+
     m = manager()
     m.allocate("a", range(12))
     m.commit("a")
     for spoil in (
-        lambda b: b.prefix._content.__setitem__(1, bytes(32)),
+        lambda b: spoil_entry(b, 1, 1, bytes(32)),  # its ids
         lambda b: b.prefix._by_key.popitem(),
         lambda b: b.prefix._resting.update({0: None}),
-        lambda b: b.prefix._parent.__setitem__(2, 0),
+        lambda b: spoil_entry(b, 2, 2, 0),  # its parent
         lambda b: b.prefix.pins.__setitem__(5, 1),
     ):
         broken = copy.deepcopy(m)
