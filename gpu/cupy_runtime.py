@@ -46,6 +46,11 @@ class CupyRuntime:
         """Streaming multiprocessors of the device."""
         return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
 
+    @functools.cached_property
+    def shared_nbytes(self) -> int:
+        """Shared memory that a block can have, once its kernel asks for it."""
+        return int(self.cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
     def module(self, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()) -> Module:
         """CUDA C++ text, compiled by NVRTC when its first kernel is asked for."""
         raw = self.cupy.RawModule(code=code, options=tuple(options), name_expressions=tuple(name_expressions) or None)

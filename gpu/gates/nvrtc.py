@@ -7,15 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpu import nvrtc
-from gpu.gates.occupancy import Occupancy, occupancy
+from gpu.gates.occupancy import LIMITS, Occupancy, occupancy
 from gpu.ops.modules import KERNELS, macros
-from gpu.ops.tiles import default_tile, fold_shared_nbytes, tensor_default_tile, tensor_shared_nbytes
+from gpu.ops.tiles import (
+    STATIC_NBYTES,
+    compiled_rows,
+    default_tile,
+    fitted,
+    fold_shared_nbytes,
+    tensor_default_tile,
+    tensor_rows,
+    tensor_shared_nbytes,
+)
 from refsim.attention import Plan
 from refsim.numerics import dtype_of
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 DTYPES = ("float32", "float16", "bfloat16")
-HEAD_DIM, BLOCK_SIZE = 128, 16
+HEAD_DIM = 128
 # Kernels by file, and the query rows of a call that shows each at its default tile: a prefill chunk, or one token of 4
 # packed heads.
 FOLDS = {"flash": 64, "paged": 4, "split_kv": 4, "split_kv_paged": 4, "standard": 64}
@@ -70,24 +79,22 @@ def jobs(architectures: Iterable[str] = ARCHITECTURES, dtypes: Iterable[str] = D
 
 
 def example(file: str, dtype: str, architecture: str = "sm_90") -> tuple[int, int]:
-    """(rows compiled for, dynamic shared memory) of a file at its default tile.
-
-    The 64 KiB that a block of sm_75 has hold half a tile of the tensor-core kernels' default.
-    """
-    itemsize = dtype_of(dtype).itemsize
+    """(rows compiled for, dynamic shared memory) of a file at the tile that gpu.ops takes on that architecture."""
+    itemsize, limit = dtype_of(dtype).itemsize, LIMITS[architecture][2] - STATIC_NBYTES
     if file in TENSOR_CORES:
-        rows, keys = TENSOR_CORES[file], tensor_default_tile(HEAD_DIM, HEAD_DIM)[1]
-        if architecture == "sm_75":
-            rows, keys = 64, 32
-        return rows, tensor_shared_nbytes(_plan(rows, dtype, (rows, keys)))
+        tile = (TENSOR_CORES[file], tensor_default_tile(HEAD_DIM, HEAD_DIM)[1])
+        plan = fitted(_plan(dtype, tile), tensor_shared_nbytes, limit)
+        return tensor_rows(plan), tensor_shared_nbytes(plan)
     if file in FOLDS:
-        rows = FOLDS[file]
-        return rows, fold_shared_nbytes(_plan(rows, dtype, (rows, default_tile(HEAD_DIM, HEAD_DIM, itemsize)[1])))
+        plan = fitted(
+            _plan(dtype, (FOLDS[file], default_tile(HEAD_DIM, HEAD_DIM, itemsize)[1])), fold_shared_nbytes, limit
+        )
+        return compiled_rows(plan), fold_shared_nbytes(plan)
     return 16, 0
 
 
-def _plan(rows: int, dtype: str, tile: tuple[int, int]) -> Plan:
-    return Plan.of([(rows, 8192)], H=1, G=1, D=HEAD_DIM, dtype=dtype, tile=tile)
+def _plan(dtype: str, tile: tuple[int, int]) -> Plan:
+    return Plan.of([(tile[0], 8192)], H=1, G=1, D=HEAD_DIM, dtype=dtype, tile=tile)
 
 
 def compile_job(job: Job) -> list[GateRow]:

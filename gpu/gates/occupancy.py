@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from gpu.ops.tiles import THREADS
 
 REGISTERS, RESERVED_SHARED_NBYTES = 65_536, 1024
-# Shared memory and threads of a multiprocessor, from the tables of compute capabilities in NVIDIA's "CUDA C++
-# Programming Guide".
+# Shared memory and threads of a multiprocessor, and shared memory of a block, from the tables of compute capabilities
+# in NVIDIA's "CUDA C++ Programming Guide".
 LIMITS = {
-    "sm_75": (64 * 1024, 1024),
-    "sm_80": (164 * 1024, 2048),
-    "sm_90": (228 * 1024, 2048),
-    "sm_100": (228 * 1024, 2048),
-    "sm_120": (100 * 1024, 1536),
+    "sm_75": (64 * 1024, 1024, 64 * 1024),
+    "sm_80": (164 * 1024, 2048, 163 * 1024),
+    "sm_90": (228 * 1024, 2048, 227 * 1024),
+    "sm_100": (228 * 1024, 2048, 227 * 1024),
+    "sm_120": (100 * 1024, 1536, 99 * 1024),
 }
 
 
@@ -38,10 +38,12 @@ def occupancy(architecture: str, registers: int, shared_nbytes: int) -> Occupanc
     >>> occupancy("sm_90", 168, 36_000)
     Occupancy(blocks=3, limited_by='registers', most_threads=2048)
     """
-    shared, threads = LIMITS[architecture]
+    shared, threads, _ = LIMITS[architecture]
+    # Blocks of sm_75 share what they have; later ones pay a KiB each to the driver.
+    reserved = 0 if architecture == "sm_75" else RESERVED_SHARED_NBYTES
     fits = {
         "registers": REGISTERS // (-(-max(registers, 1) // 8) * 8 * THREADS),
-        "shared memory": shared // (shared_nbytes + RESERVED_SHARED_NBYTES),
+        "shared memory": shared // max(shared_nbytes + reserved, 1),
         "threads": threads // THREADS,
     }
     limit = min(fits, key=lambda name: fits[name])

@@ -98,7 +98,7 @@ class Tensors:
         call: Any,
         args: dict[str, Any],
         *,
-        limit: int | None = None,
+        limit: int,
         counted: bool = False,
         shared: int | None = None,
         function: str = "",
@@ -133,11 +133,20 @@ class Tensors:
 
 
 def choose_tile(
-    form: str, tile: Any, plan_for: Callable[[Any], tuple[Plan, Metadata]], q: Any, k: Any, v: Any, *, rows: int = 128
+    form: str,
+    tile: Any,
+    plan_for: Callable[[Any], tuple[Plan, Metadata]],
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    limit: int,
+    rows: int = 128,
 ) -> tuple[Plan, Metadata, bool]:
     """A call's plan, checked, and whether tensor cores run it.
 
     form: "scalar", "mma", or "auto" for tensor cores where they can and a program has rows enough for them.
+    tile: None for the default, made smaller where a block has too little shared memory (`limit`, bytes).
     rows: the most that a program on tensor cores has by default.
 
     Raises ValueError for another form, and for "mma" where the tensor-core kernels can't do the call.
@@ -149,6 +158,7 @@ def choose_tile(
         Br, Bc = tiles.tensor_default_tile(D, Dv)
         plan, ints = plan_for(tile or (min(Br, rows), Bc))
         if tiles.fits_tensor_cores(plan, aligned=aligned(q, k, v)):
+            plan = plan if tile else tiles.fitted(plan, tiles.tensor_shared_nbytes, limit)
             if form == "mma" or plan.Br >= tiles.FEWEST_TENSOR_ROWS:
                 return plan, ints, True
         elif form == "mma":
@@ -156,12 +166,13 @@ def choose_tile(
     elif form == "mma":
         raise ValueError(f"{TENSOR_CORES_NEED}; got {q.dtype}")
     plan, ints = plan_for(tile or tiles.default_tile(D, Dv, q.dtype.itemsize))
-    return plan, ints, False
+    return plan if tile else tiles.fitted(plan, tiles.fold_shared_nbytes, limit), ints, False
 
 
-def sram_limit(machine: Machine | None) -> int | None:
-    """On-chip bytes that the caller allows a program; None leaves it to the device."""
-    return None if machine is None else machine.sram_nbytes
+def shared_limit(runtime: Runtime, machine: Machine | None) -> int:
+    """Bytes of shared memory that a block may have: the device's, or less where the caller's machine has less."""
+    most = int(getattr(runtime, "shared_nbytes", tiles.DEVICE_SHARED_NBYTES)) - tiles.STATIC_NBYTES
+    return most if machine is None or machine.sram_nbytes is None else min(most, machine.sram_nbytes)
 
 
 def inputs(runtime: Runtime, **arrays: Any) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, choose_tile, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
 from gpu.runtime import Runtime
@@ -83,7 +83,8 @@ def prepare_flash(
     def plan_for(tile: Any) -> tuple[Plan, Metadata]:
         return contiguous_plan(q, k, v, tile, None, precision, *starts, pack_gqa, variant)
 
-    plan, ints, tensor_cores = choose_tile(form, tile, plan_for, q, k, v)
+    limit = shared_limit(where, machine)
+    plan, ints, tensor_cores = choose_tile(form, tile, plan_for, q, k, v, limit=limit)
     tensors = Tensors.of(where, plan, given, q, k, v, ints)
     call = call_struct(plan, tensors.q, tensors.k, tensors.v)
     args = tensors.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse")
@@ -95,7 +96,7 @@ def prepare_flash(
         programs,
         call,
         args,
-        limit=sram_limit(machine),
+        limit=limit,
         counted=counted,
         function=name,
         tensor_cores=tensor_cores,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, choose_tile, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
 from gpu.runtime import Runtime
@@ -76,6 +76,7 @@ def paged_tensors(
     pack_gqa: bool,
     form: str,
     runtime: str | Runtime,
+    machine: Machine | None,
     variant: dict[str, Any],
 ) -> tuple[Tensors, bool]:
     """Check a call over a paged cache, put its tensors where kernels reach them, and say if tensor cores run it."""
@@ -87,7 +88,9 @@ def paged_tensors(
     def plan_for(tile: Any) -> tuple[Plan, Metadata]:
         return paged_plan(q, k_cache, v_cache, tables, lengths, tile, None, precision, starts, pack_gqa, variant)
 
-    plan, ints, tensor_cores = choose_tile(form, tile, plan_for, q, k_cache, v_cache, rows=64)
+    plan, ints, tensor_cores = choose_tile(
+        form, tile, plan_for, q, k_cache, v_cache, limit=shared_limit(where, machine), rows=64
+    )
     if plan.block_size is not None and plan.block_size > MOST_BLOCK_SIZE:
         raise ValueError(
             f"the kernels find a key's slot in blocks of at most {MOST_BLOCK_SIZE} tokens, got {plan.block_size}"
@@ -132,6 +135,7 @@ def prepare_paged(
         pack_gqa,
         form,
         runtime,
+        machine,
         variant,
     )
     plan = tensors.plan
@@ -147,7 +151,7 @@ def prepare_paged(
         programs,
         call,
         args,
-        limit=sram_limit(machine),
+        limit=shared_limit(tensors.runtime, machine),
         counted=counted,
         function=name,
         tensor_cores=tensor_cores,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu.ops.attention import Tensors, sram_limit
+from gpu.ops.attention import Tensors, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.paged import max_blocks, paged_tensors
@@ -82,6 +82,7 @@ def prepare_paged_gather(
         pack_gqa,
         "scalar",
         runtime,
+        machine,
         variant,
     )
     plan, where = paged.plan, paged.runtime
@@ -97,7 +98,7 @@ def prepare_paged_gather(
         grid(flat, most_tiles(flat, flat.tile_tokens)),
         call_struct(flat, paged.q, k, v),
         copied.named("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "out", "lse"),
-        limit=sram_limit(machine),
+        limit=shared_limit(where, machine),
         counted=counted,
     )
     return Prepared([_gather(paged, copied, counted=counted), flash], copied.answer, where, plan)
@@ -111,7 +112,14 @@ def _gather(paged: Tensors, copied: Tensors, *, counted: bool) -> Launch:
     args = paged.named("k_cache", "v_cache", "block_tables", "seq_lens", "cu_seqlens_q")
     args |= copied.named("cu_seqlens_k", "k", "v")
     return paged.launch(
-        "gather.cu", "gather", (len(plan.sequences) * parts, plan.G, 1), call, args, shared=0, counted=counted
+        "gather.cu",
+        "gather",
+        (len(plan.sequences) * parts, plan.G, 1),
+        call,
+        args,
+        shared=0,
+        limit=shared_limit(paged.runtime, None),
+        counted=counted,
     )
 
 

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.paged import max_blocks, paged_tensors
-from gpu.ops.tiles import default_tile
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
-from refsim.attention.inputs import contiguous_plan
+from refsim.attention.inputs import Metadata, contiguous_plan
 from refsim.attention.split_kv import Handover, check_split
 from refsim.machine import Machine
 from refsim.numerics import Precision
@@ -107,10 +106,23 @@ def prepare_split_kv(
     check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is not None:
         tensors, _ = paged_tensors(
-            q, k, v, block_tables, seq_lens, cu_seqlens_q, layer, tile, precision, pack_gqa, "scalar", runtime, variant
+            q,
+            k,
+            v,
+            block_tables,
+            seq_lens,
+            cu_seqlens_q,
+            layer,
+            tile,
+            precision,
+            pack_gqa,
+            "scalar",
+            runtime,
+            machine,
+            variant,
         )
     else:
-        tensors = _contiguous(q, k, v, cu_seqlens_q, cu_seqlens_k, tile, precision, pack_gqa, runtime, variant)
+        tensors = _contiguous(q, k, v, cu_seqlens_q, cu_seqlens_k, tile, precision, pack_gqa, runtime, machine, variant)
     plan, where, splits = tensors.plan, tensors.runtime, int(num_splits)
     paged = plan.block_size is not None
     call = call_struct(
@@ -134,7 +146,7 @@ def prepare_split_kv(
         grid(plan, tiles, splits),
         call,
         args,
-        limit=sram_limit(machine),
+        limit=shared_limit(tensors.runtime, machine),
         counted=counted,
         function=name,
     )
@@ -151,14 +163,17 @@ def _contiguous(
     precision: Precision | None,
     pack_gqa: bool,
     runtime: str | Runtime,
+    machine: Machine | None,
     variant: dict[str, Any],
 ) -> Tensors:
     where, given = choose(runtime, q, k, v), q
     q, k, v = inputs(where, q=q, k=k, v=v)
-    sizes = default_tile(q.shape[-1] if q.ndim else 1, v.shape[-1] if v.ndim else 1, q.dtype.itemsize)
-    plan, ints = contiguous_plan(
-        q, k, v, tile or sizes, None, precision, to_host(cu_seqlens_q), to_host(cu_seqlens_k), pack_gqa, variant
-    )
+    starts = to_host(cu_seqlens_q), to_host(cu_seqlens_k)
+
+    def plan_for(tile: Any) -> tuple[Plan, Metadata]:
+        return contiguous_plan(q, k, v, tile, None, precision, *starts, pack_gqa, variant)
+
+    plan, ints, _ = choose_tile("scalar", tile, plan_for, q, k, v, limit=shared_limit(where, machine))
     return Tensors.of(where, plan, given, q, k, v, ints)
 
 
@@ -171,5 +186,12 @@ def _reduce(
     shared = (splits * plan.Br + plan.rho) * 4
     programs = grid(plan, most_tiles(plan, plan.tile_tokens))
     return tensors.launch(
-        "reduce.cu", "reduce", programs, call, args, shared=shared, limit=sram_limit(machine), counted=counted
+        "reduce.cu",
+        "reduce",
+        programs,
+        call,
+        args,
+        shared=shared,
+        limit=shared_limit(tensors.runtime, machine),
+        counted=counted,
     )

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from gpu.ops.arrays import to_host
-from gpu.ops.attention import Tensors, choose, inputs, sram_limit
+from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
-from gpu.ops.tiles import DEVICE_SHARED_NBYTES, default_tile
 from gpu.runtime import Runtime
-from refsim.attention import Result
-from refsim.attention.inputs import contiguous_plan
+from refsim.attention import Plan, Result
+from refsim.attention.inputs import Metadata, contiguous_plan
 from refsim.attention.standard import SoftmaxTile
 from refsim.machine import DEFAULT_SRAM_NBYTES, Machine
 from refsim.numerics import Precision
@@ -72,10 +71,12 @@ def prepare_standard(
     """Everything `standard` does before its launches, the room for S and P included."""
     where, given = choose(runtime, q, k, v), q
     q, k, v = inputs(where, q=q, k=k, v=v)
-    sizes = default_tile(q.shape[-1] if q.ndim else 1, v.shape[-1] if v.ndim else 1, q.dtype.itemsize)
-    plan, ints = contiguous_plan(
-        q, k, v, tile or sizes, None, precision, to_host(cu_seqlens_q), to_host(cu_seqlens_k), False, variant
-    )
+    starts, limit = (to_host(cu_seqlens_q), to_host(cu_seqlens_k)), shared_limit(where, machine)
+
+    def plan_for(tile: Any) -> tuple[Plan, Metadata]:
+        return contiguous_plan(q, k, v, tile, None, precision, *starts, False, variant)
+
+    plan, ints, _ = choose_tile("scalar", tile, plan_for, q, k, v, limit=limit)
     tensors = Tensors.of(where, plan, given, q, k, v, ints)
     call = call_struct(plan, tensors.q, tensors.k, tensors.v)
     longest_n = max((seq.n for seq in plan.sequences), default=0)
@@ -83,10 +84,9 @@ def prepare_standard(
     stride = np.int64(plan.H * longest_n * longest_T)
     matrix = (len(plan.sequences), plan.H, longest_n, longest_T)
     s, p = (where.empty(matrix, plan.precision.p) for _ in range(2))
-    rows, columns, shared = _softmax_tile(plan, machine, longest_T)
+    rows, columns, shared = _softmax_tile(plan, machine, limit, longest_T)
     tiles, row_tiles = most_tiles(plan, plan.tile_tokens), most_tiles(plan, rows)
     lengths = tensors.named("cu_seqlens_q", "cu_seqlens_k")
-    limit = sram_limit(machine)
 
     def launch(kernel: str, grid_tiles: int, args: dict[str, Any], shared: int | None = None) -> Any:
         return tensors.launch(
@@ -105,9 +105,8 @@ def prepare_standard(
     return Prepared(launches, tensors.answer, where, plan)
 
 
-def _softmax_tile(plan: Any, machine: Machine | None, longest_T: int) -> tuple[int, int, int]:
+def _softmax_tile(plan: Plan, machine: Machine | None, limit: int, longest_T: int) -> tuple[int, int, int]:
     """Rows a program, columns that it keeps on chip (0: none, S is read twice), bytes that they take."""
-    limit = DEFAULT_SRAM_NBYTES if machine is None else machine.sram_nbytes
-    tile = SoftmaxTile.of(plan, min(limit or DEVICE_SHARED_NBYTES, DEVICE_SHARED_NBYTES))
+    tile = SoftmaxTile.of(plan, min(DEFAULT_SRAM_NBYTES, limit) if machine is None else limit)
     columns = tile.columns if tile.columns >= longest_T else 0
     return tile.rows, columns, tile.rows * columns * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from refsim.attention import Plan
 from refsim.machine import SramOverflow
 
@@ -9,6 +11,7 @@ THREADS = 128  # keys.cuh
 MOST_ROWS, MOST_KEYS = 128, 128
 DEVICE_SHARED_NBYTES = 232_448  # what a block of a current GPU can have: 227 KiB
 MOST_TENSOR_HEAD_DIM, FEWEST_TENSOR_ROWS = 256, 16
+STATIC_NBYTES = 64  # what kernels declare beside it
 TILE_NBYTES = 32 * 1024  # a tile of K and V together: several such blocks share a multiprocessor
 
 
@@ -74,18 +77,35 @@ def fits_tensor_cores(plan: Plan, *, aligned: bool) -> bool:
     return plan.precision.storage.itemsize == 2 and sizes and rows and aligned
 
 
+def fitted(plan: Plan, need: Callable[[Plan], int], limit: int) -> Plan:
+    """The plan with a tile small enough for a block's shared memory: halved, keys or rows, until `need` is within.
+
+    Where nothing fits, the smallest tile; whoever launches it says what is missing.
+
+    >>> plan = Plan.of([(128, 4096)], H=1, G=1, D=128, dtype="float16", tile=(128, 64))
+    >>> [(p.Br, p.Bc) for p in (fitted(plan, tensor_shared_nbytes, kib * 1024) for kib in (227, 99, 64))]
+    [(128, 64), (64, 64), (64, 32)]
+    """
+    while need(plan) > limit:
+        fewer_keys, fewer_rows = plan.with_tile(plan.Br, plan.Bc // 2 or 1), plan.with_tile(plan.Br // 2, plan.Bc)
+        smaller = [p for p in (fewer_keys, fewer_rows) if (p.Br, p.Bc) != (plan.Br, plan.Bc)]
+        if not smaller:
+            break
+        plan = smaller[0] if 2 * plan.Bc > plan.Br else smaller[-1]
+    return plan
+
+
 def padded(size: int, itemsize: int) -> int:
     """A row's elements, up to whole chunks of 16 bytes."""
     chunk = 16 // itemsize
     return -(-size // chunk) * chunk
 
 
-def check_shared(kernel: str, need: int, plan: Plan, limit: int | None) -> int:
+def check_shared(kernel: str, need: int, plan: Plan, limit: int) -> int:
     """`need`, where a block can have it. Raises SramOverflow with need and limit otherwise."""
-    most = DEVICE_SHARED_NBYTES if limit is None else min(limit, DEVICE_SHARED_NBYTES)
-    if need > most:
+    if need > limit:
         raise SramOverflow(
             f"kernel {kernel!r} needs {need:,} B of shared memory for its tile ({plan.Br}, {plan.Bc}) with head sizes "
-            f"{plan.D} and {plan.Dv}, and a block has {most:,} B. Use a smaller tile or a device with more"
+            f"{plan.D} and {plan.Dv}, and a block has {limit:,} B. Use a smaller tile or a device with more"
         )
     return need

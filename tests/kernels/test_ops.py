@@ -222,6 +222,22 @@ def test_default_tiles_fit_two_blocks_a_multiprocessor() -> None:
             assert rows * D * itemsize + keys * 2 * D * itemsize <= 100 * 1024
 
 
+def test_a_device_with_less_shared_memory_gets_smaller_tiles() -> None:
+    from gpu.ops.flash import prepare_flash
+    from gpu.runtime import EmulatorRuntime
+
+    x = normal(128, 1, 128, dtype=np.float16)
+    tiles = []
+    for kib in (227, 99, 64):
+        runtime = EmulatorRuntime()
+        runtime.shared_nbytes = kib * 1024  # type: ignore[attr-defined]
+        prepared = prepare_flash(x, x, x, runtime=runtime)
+        assert prepared.plan is not None
+        assert prepared.launches[0].shared_nbytes < kib * 1024
+        tiles.append((prepared.plan.Br, prepared.plan.Bc))
+    assert tiles == [(128, 64), (64, 64), (64, 32)]
+
+
 def test_a_decoder_generates_the_same_tokens_with_the_kernels() -> None:
     decoder = model.random_decoder(seed=3, num_layers=1)
     ids = [5, 17, 200, 9, 33, 41, 8]
