@@ -34,7 +34,10 @@ _SIZES = {"n_layers", "d_model", "n_heads", "n_kv_heads", "vocab_size", "max_len
 
 def installed(language: str = "en") -> Path | None:
     """The weights file of the installed package, or None. The package's code is not run."""
-    spec = importlib.util.find_spec("glassllm")
+    try:
+        spec = importlib.util.find_spec("glassllm")
+    except (ImportError, ValueError):  # imports of it are blocked
+        return None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / "weights" / f"{language}.npz"

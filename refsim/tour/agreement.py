@@ -10,7 +10,7 @@ from refsim import charts
 from refsim.charts.style import tensor_place
 from refsim.charts.traffic import by_tensor
 from refsim.machine import Ledger
-from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
+from refsim.tour.page import Chapter, Picture, Prose, Quote, Table, count
 from refsim.tour.setting import Setting
 
 ALGORITHMS = {
@@ -87,8 +87,8 @@ def traffic(setting: Setting, runs: dict[str, Generated]) -> Chapter:
             Prose(
                 f"What the attention calls of that text moved through HBM: {len(setting.ids)} tokens of prompt, "
                 f"{setting.tokens - 1} decode steps, {config.num_layers} layers. Standard attention and flash run a "
-                f"program a query head, so each KV head is read by its {group} query head(s); the paged ones pack "
-                "these in one program and read K and V once. Stage A pays for its copy: every byte read, written, "
+                f"program a query head, so each KV head is read by its {count(group, 'query head')}; the paged ones "
+                "pack these in one program and read K and V once. Stage A pays for its copy: every byte read, written, "
                 "and read again."
             ),
             Table.of(("bytes", *ledgers), rows, "l" + "r" * len(ledgers)),

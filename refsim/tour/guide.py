@@ -8,7 +8,7 @@ from refsim.cost import Device
 from refsim.tour import agreement
 from refsim.tour.lengths import lengths
 from refsim.tour.life import life
-from refsim.tour.page import Chapter, Prose, Table
+from refsim.tour.page import Chapter, Prose, Table, count
 from refsim.tour.setting import Setting
 from refsim.tour.sharing import sharing
 from refsim.tour.wrong_and_right import wrong_and_right
@@ -58,6 +58,6 @@ def beginning(setting: Setting) -> Chapter:
                 ],
                 "lr",
             ),
-            Prose(f"The prompt is {len(pieces)} tokens: " + "|".join(pieces)),
+            Prose(f"The prompt is {count(len(pieces), 'token')}: " + "|".join(pieces)),
         ),
     )

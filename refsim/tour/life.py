@@ -7,7 +7,7 @@ import numpy as np
 from refsim import charts
 from refsim.kvcache import blocks_for, byte_offset, locate
 from refsim.model import PagedCache
-from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
+from refsim.tour.page import Chapter, Picture, Prose, Quote, Table, count
 from refsim.tour.setting import Setting
 
 MOST_ROWS = 12
@@ -37,7 +37,7 @@ def life(setting: Setting) -> Chapter:
     for token in run.stream(seq, setting.ids, setting.tokens):
         new.append(token)
         if len(new) == 1:
-            note(f"prefill: {len(setting.ids)} tokens at once")
+            note(f"prefill: {count(len(setting.ids), 'token')} at once")
         elif run.length(seq) % B == 1 or B == 1:
             note(f"decode: token {run.length(seq)} opens a block")
     if setting.tokens > 1:
@@ -68,8 +68,8 @@ def life(setting: Setting) -> Chapter:
             Prose(
                 f"Where is position {position}? Logical block {position} // {B} = {logical}, slot {position} % {B} = "
                 f"{slot}; the table says P{block}; so its K begins at byte ({block} x {B} + {slot}) x {kv_dim} x 4 = "
-                f"{offset:,} of each layer's pool. Reserved and unused at the end: {unused} slots, never more than "
-                f"{B - 1} a sequence."
+                f"{offset:,} of each layer's pool. Reserved and unused at the end: {count(unused, 'slot')}, never more "
+                f"than {B - 1} a sequence."
             ),
             Quote(setting.prompt, setting.tokenizer.decode(new)),
             picture,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,6 +18,9 @@ class Prose:
 
     text: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", visible(self.text))
+
 
 @dataclass(frozen=True)
 class Quote:
@@ -24,6 +28,10 @@ class Quote:
 
     given: str
     added: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", visible(self.given))
+        object.__setattr__(self, "added", visible(self.added))
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,20 @@ class Chapter:
 
     title: str
     items: tuple[Prose | Quote | Table | Picture, ...]
+
+
+def visible(text: str) -> str:
+    r"""Text of a model or a user with its control characters spelled out, since a terminal would obey them.
+
+    >>> visible("plain " + chr(27) + "[31mred")
+    'plain \\x1b[31mred'
+    """
+    return "".join(repr(c)[1:-1] if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
+
+
+def count(number: int, what: str) -> str:
+    """A number of things: "1 block", "2 blocks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _cell(value: Any) -> str:

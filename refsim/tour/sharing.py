@@ -8,7 +8,7 @@ from refsim import charts
 from refsim.kvcache import blocks_for
 from refsim.model import PagedCache, Session
 from refsim.tour.life import new_cache, shorten, show_table
-from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
+from refsim.tour.page import Chapter, Picture, Prose, Quote, Table, count
 from refsim.tour.setting import Setting
 
 FIRST, SECOND = "first", "second"
@@ -16,12 +16,16 @@ STEPS = 8
 
 
 def sharing(setting: Setting) -> Chapter:
-    """Fork a prefilled request; the two write different tokens; neither sees the other's."""
-    ids, steps = list(setting.ids), min(STEPS, setting.tokens)
-    B = setting.block_size
-    per_request = blocks_for(len(ids) + steps, B)
-    cache = new_cache(setting, 2 * per_request)
-    run = setting.decoder.start(attention="paged", cache=cache, length=len(ids) + steps)
+    """Fork a prefilled request; the two write different tokens; neither sees the other's.
+
+    A prompt that fills its blocks exactly leaves nothing to copy: then the request writes a token before it is forked.
+    """
+    ids, B = list(setting.ids), setting.block_size
+    write_first = len(ids) % B == 0 and B > 1 and setting.tokens > 1
+    steps = min(STEPS, setting.tokens - write_first)
+    most = len(ids) + write_first + steps
+    cache = new_cache(setting, 2 * blocks_for(most, B))
+    run = setting.decoder.start(attention="paged", cache=cache, length=most)
     rows: list[tuple[str, str, str, str]] = []
 
     def note(what: str) -> None:
@@ -31,6 +35,10 @@ def sharing(setting: Setting) -> Chapter:
     names = {first: FIRST}
     logits = run.prefill(first, ids)[-1]
     note("the first request is prefilled")
+    if write_first:
+        ids.append(int(np.argmax(logits)))
+        logits = run.step({first: ids[-1]})[first]
+        note("it writes a token into a new block")
     second = run.fork(first)
     names[second] = SECOND
     note("the second forks it: no byte is copied")
@@ -50,7 +58,7 @@ def sharing(setting: Setting) -> Chapter:
         charts.pool_map(cache.manager, names=names),
         "The pool while both are alive: striped blocks are shared, and nobody writes into them.",
     )
-    alone = {seq: _alone(setting, text[0], steps) for seq, text in texts.items()}
+    alone = {seq: _alone(setting, [*ids, text[0]], steps) for seq, text in texts.items()}
     if texts != alone:
         raise RuntimeError(f"sharing changed a text: {texts} together, {alone} alone")
     run.close(first)
@@ -59,26 +67,33 @@ def sharing(setting: Setting) -> Chapter:
     run.close(second)
     note("the second ends: all blocks are free")
     cache.manager.check_invariants()
+    decode = setting.tokenizer.decode
     return Chapter(
         "Two requests share a prefix",
         (
-            Prose(_what_happens(len(ids), B)),
+            Prose(_what_happens(len(setting.ids), B, write_first)),
             Table.of(("what happens", FIRST, SECOND, "references"), rows, "llll"),
             Prose("Both texts are, token for token, what each request gets alone, in a cache of its own:"),
-            *(Quote(setting.prompt, setting.tokenizer.decode(text)) for text in texts.values()),
+            *(Quote(setting.prompt, decode([*ids[len(setting.ids) :], *text])) for text in texts.values()),
             picture,
         ),
     )
 
 
-def _what_happens(length: int, block_size: int) -> str:
+def _what_happens(length: int, block_size: int, write_first: bool) -> str:
     full, used = divmod(length, block_size)
-    begin = f"The prompt's {length} tokens fill {full} block(s) of {block_size}"
-    if not used:
+    begin = (
+        f"The prompt's {count(length, 'token')} fill{'s' if length == 1 else ''} {count(full, 'block')} of {block_size}"
+    )
+    if used:
+        begin += f" and {count(used, 'slot')} of another. That last block"
+    elif write_first:
+        begin += " exactly, and the first request writes a token more. That token's block"
+    else:
         return f"{begin} exactly: whoever writes next takes a new block, and nothing needs to be copied."
     return (
-        f"{begin} and {used} slot(s) of another. That last block is shared when the second request wants to write, so "
-        "the manager copies it first and drops one reference: copy-on-write. The full blocks stay shared to the end."
+        f"{begin} is shared when the second request wants to write, so the manager copies it first and drops one "
+        "reference: copy-on-write. The full blocks stay shared to the end."
     )
 
 
@@ -93,7 +108,7 @@ def _refs(cache: PagedCache) -> str:
     return shorten(held, 8, "…") or "none"
 
 
-def _alone(setting: Setting, first_token: int, steps: int) -> list[int]:
-    """The text that a request with this first token gets in a contiguous cache of its own, by the oracle."""
-    run: Session = setting.decoder.start(attention="oracle", length=len(setting.ids) + steps)
-    return [first_token, *run.stream(run.open(), [*setting.ids, first_token], steps - 1)]
+def _alone(setting: Setting, ids: list[int], steps: int) -> list[int]:
+    """The last of these ids and what follows, as a request gets it in a contiguous cache of its own, by the oracle."""
+    run: Session = setting.decoder.start(attention="oracle", length=len(ids) + steps - 1)
+    return [ids[-1], *run.stream(run.open(), ids, steps - 1)]

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import re
+import sys
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -76,11 +77,23 @@ class TestSharing:
         assert second[2][1] != first[2][1]
         assert first[2] == first[3] == first[1]  # the first never had to move
 
-    def test_a_prompt_that_fills_its_blocks_needs_no_copy(self) -> None:
-        chapter = sharing(setting_of("hell", tokens=8, block_size=4))
+    @pytest.mark.parametrize(("tokens", "block_size"), [(8, 1), (1, 4)])
+    def test_where_no_block_is_shared_in_part_nothing_is_copied(self, tokens: int, block_size: int) -> None:
+        chapter = sharing(setting_of("hell", tokens, block_size))
         refs = [row[3] for row in tables(chapter)[0].rows]
-        assert sorted(word.split(":")[1] for word in refs[2].split()) == ["1", "2"]
+        assert [word.split(":")[1] for word in refs[2].split()].count("1") == 1  # the second's new block
         assert any("nothing needs to be copied" in item.text for item in chapter.items if isinstance(item, Prose))
+
+    @pytest.mark.parametrize("tokens", [2, 8])
+    def test_a_prompt_that_fills_its_blocks_grows_by_a_token_to_show_the_copy(self, tokens: int) -> None:
+        """4 tokens in blocks of 4, and a fifth: the block it opened is shared by the fork and copied by its write."""
+        setting = setting_of("hell", tokens, block_size=4)
+        chapter = sharing(setting)
+        refs = [sorted(int(word.split(":")[1]) for word in row[3].split()) for row in tables(chapter)[0].rows[:4]]
+        assert refs == [[1], [1, 1], [2, 2], [1, 1, 2]]
+        first, _ = (item for item in chapter.items if isinstance(item, Quote))
+        expected = setting.decoder.generate(list(setting.ids), tokens, attention="oracle")
+        assert first == Quote("hell", setting.tokenizer.decode(expected))
 
     def test_it_notices_a_text_that_sharing_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("refsim.tour.sharing._alone", lambda *_: [0] * 8)
@@ -311,6 +324,29 @@ class TestWhole:
         assert "is a file" in capsys.readouterr().err
         assert cli.main(["tour", "--out", str(tmp_path / "file" / "folder")]) == 2
         assert "can't be written to" in capsys.readouterr().err
+
+    def test_a_folder_that_takes_no_files_is_refused_before_anything_runs(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        if not Path("/proc/self").exists():
+            pytest.skip("needs a folder that even root can't write to: /proc")
+        assert cli.main(["tour", "--out", "/proc"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "can't be written to" in captured.err
+
+    def test_a_blocked_import_of_the_package_is_as_if_it_were_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "glassllm", None)
+        assert prepare(None, None, tokens=3, block_size=4).decoder.name == "random (seed 0)"
+
+    def test_control_characters_of_a_text_reach_no_terminal(self) -> None:
+        file = StringIO()
+        chapter = Chapter("Text", (Quote("a\x1b[31m", "b\x9b2J\nc"), Prose("a prompt | \x07 |")))
+        show(Console(width=80, file=file, force_terminal=False), chapter)
+        for text in (file.getvalue(), html("", [chapter])):
+            assert not set(text) & {"\x1b", "\x9b", "\x07"}
+            assert r"\x1b[31m" in text
+            assert "\n" in text
 
     def test_without_a_tokenizer_ids_stand_for_text(self, shared_data: Path) -> None:
         folder = shared_data / "golden" / "qwen3"
