@@ -336,7 +336,14 @@ class TestWhole:
         assert "can't be written to" in captured.err
 
     def test_a_blocked_import_of_the_package_is_as_if_it_were_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "glassllm", None)
+        class Blocker:
+            @staticmethod
+            def find_spec(name: str, *_: object) -> None:
+                if name == "glassllm":
+                    raise ModuleNotFoundError(name)
+
+        monkeypatch.delitem(sys.modules, "glassllm", raising=False)
+        monkeypatch.setattr(sys, "meta_path", [Blocker, *sys.meta_path])
         assert prepare(None, None, tokens=3, block_size=4).decoder.name == "random (seed 0)"
 
     def test_control_characters_of_a_text_reach_no_terminal(self) -> None:
