@@ -97,7 +97,7 @@ class BlockManager(PoolBooks):
 
         Raises UnknownSequence, OutOfBlocks, ValueError.
         """
-        seq = self._get(seq_id)
+        seq = self._sequences.get(seq_id) or self._get(seq_id)
         if type(tokens) is int and not seq.tail_shared and 0 <= tokens <= -seq.tokens % self.block_size:
             seq.tokens += tokens  # there is room in a block of its own: most tokens of a decode
             return

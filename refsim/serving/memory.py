@@ -24,11 +24,13 @@ class State:
         "preemptions",
         "request",
         "tokens",
+        "total_len",
     )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.tokens = request.prompt_len
+        self.total_len = request.total_len
         self.computed = 0
         self.cached_tokens = 0
         self.preemptions = 0

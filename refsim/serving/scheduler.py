@@ -46,7 +46,8 @@ class Step:
         """Schedule the next `count` tokens of a request."""
         self.scheduled.append((state, count))
         end = state.computed + count
-        self.sampled += end == state.tokens
+        if end == state.tokens:
+            self.sampled += 1
         if count == 1:
             self.decodes += 1
             self.decode_context += end
@@ -82,11 +83,13 @@ class Scheduler:
         step = Step()
         budget = self.max_tokens
         before = self.preemptions
-        i = 0
+        i, grow = 0, self.memory.grow
         while i < len(self.running) and budget:
             state = self.running[i]
-            count = min(state.tokens - state.computed, budget)
-            if self._room(state, count):
+            count = state.tokens - state.computed
+            if count > budget:
+                count = budget
+            if grow(state, count) or self._preempt_for(state, count):
                 step.add(state, count)
                 budget -= count
                 i += 1
@@ -98,14 +101,15 @@ class Scheduler:
     def complete(self, step: Step, now_s: float) -> list[State]:
         """The step has run: book its tokens, and return the requests that are finished."""
         finished = []
+        commit = self.memory.commit
         for state, count in step.scheduled:
             state.computed += count
-            self.memory.commit(state, count)
+            commit(state, count)
             if state.computed == state.tokens:
                 state.tokens += 1
                 if state.first_token_s < 0:
                     state.first_token_s = now_s
-                if state.tokens == state.request.total_len:
+                if state.tokens == state.total_len:
                     finished.append(state)
         if finished:
             for state in finished:
@@ -126,9 +130,9 @@ class Scheduler:
         step.scheduled.append((twin, count))
         return twin
 
-    def _room(self, state: State, count: int) -> bool:
-        """Make room by preempting the youngest; False when that was the request itself."""
-        while not self.memory.grow(state, count):
+    def _preempt_for(self, state: State, count: int) -> bool:
+        """Preempt the youngest until there is room; False when that was the request itself."""
+        while True:
             victim = self.running.pop()
             self.memory.stop(victim)
             victim.computed = 0
@@ -137,7 +141,8 @@ class Scheduler:
             self.waiting.appendleft(victim)
             if victim is state:
                 return False
-        return True
+            if self.memory.grow(state, count):
+                return True
 
     def _admit(self, step: Step, budget: int, now_s: float) -> None:
         while self.waiting and budget and len(self.running) < self.max_seqs:

@@ -14,13 +14,13 @@ import csv
 import json
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refsim.serving.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 FORMATS = ("azure", "mooncake", "measured", "burst")
 
@@ -29,11 +29,12 @@ class TraceError(ValueError):
     """A trace can't be used as it stands; names the file and the line."""
 
 
-def load(path: Path, format: str = "auto", *, limit: int | None = None) -> list[Request]:
+def load(path: str | Path, format: str = "auto", *, limit: int | None = None) -> list[Request]:
     """The requests of a trace, in order of arrival, the first at its own time after the trace's start.
 
     Raises FileNotFoundError, and TraceError for an unknown format or a row that is malformed, out of order or empty.
     """
+    path = Path(path)
     if format == "auto":
         format = detect(path)
     if format not in FORMATS:
