@@ -194,9 +194,13 @@ struct Output {
 #pragma unroll
             for (int i = 0; i < ROWS_EACH; i++) {
                 if (row0 + i >= rows.count) break;
-                float* to = &chip.o[(row0 + i) * DV_PADDED + lane * CHUNK];
+                float4* to = (float4*)&chip.o[(row0 + i) * DV_PADDED + lane * CHUNK];
 #pragma unroll
-                for (int c = 0; c < CHUNK; c++) to[c] = group == 0 ? o[i][c] : to[c] + o[i][c];
+                for (int c = 0; c < CHUNK; c += 4) {
+                    const float4 before = group == 0 ? make_float4(0, 0, 0, 0) : to[c / 4];
+                    to[c / 4] = make_float4(before.x + o[i][c], before.y + o[i][c + 1], before.z + o[i][c + 2],
+                                            before.w + o[i][c + 3]);
+                }
             }
         }
         __syncthreads();

@@ -52,7 +52,10 @@ def test_keys_and_values_fill_their_sectors() -> None:
 
 @pytest.mark.parametrize("form", ["scalar", "mma"])
 def test_the_inner_loops_have_no_bank_conflict(form: str) -> None:
-    """Of 16-byte accesses to shared memory, all that the inner loops make, none takes more passes than it must."""
+    """Of the 16-byte accesses to shared memory that inner loops make, none takes more passes than it must.
+
+    What key groups add up once, at a program's end, is no inner loop.
+    """
     from gpu.crosscheck.problem import Problem
 
     rows = ((1, 256),) if form == "scalar" else ((64, 128),)
@@ -64,7 +67,8 @@ def test_the_inner_loops_have_no_bank_conflict(form: str) -> None:
     prepared.run()
     (launch,) = prepared.launches
     assert launch.function == ("paged" if form == "scalar" else "paged_mma")
-    wide = [row.traffic for row in launch.trace.rows if row.tensor == "shared" and row.size == 16]
+    rows_16 = [row for row in launch.trace.rows if row.tensor == "shared" and row.size == 16]
+    wide = [row.traffic for row in rows_16 if "gather" not in row.text and "to[c / 4]" not in row.text]
     assert sum(traffic.wavefronts for traffic in wide) == sum(traffic.ideal_wavefronts for traffic in wide) > 1000
     for tensor in ("k_cache", "v_cache", "q"):
         assert launch.trace.tensors[tensor].read.useful_share >= 0.97
