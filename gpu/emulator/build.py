@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu.emulator import native
+from gpu.emulator.cache import HEADERS, RUNTIME, cache_folder, compile_whole, digest, is_whole, own_digest
+from gpu.emulator.options import as_text, host_options
 from gpu.emulator.source import HOST_HEADERS, KernelText, SourceError, find_constants, find_kernels, rewrite
 from gpu.emulator.toolchain import Compiler, find_compiler
 
-HERE = Path(__file__).parent
-HEADERS, RUNTIME = HERE / "include", HERE / "runtime"
 DYNAMIC_SHARED_NBYTES = 232_448  # the most that any GPU so far gives a block: 227 KiB
-# Options of NVRTC that mean nothing to a host compiler.
-IGNORED_OPTIONS = (
-    r"--?(arch|gpu-architecture|maxrregcount|rdc|relocatable-device-code|ptxas-options|Xptxas|dopt|ftz|fmad|prec-sqrt|"
-    r"prec-div|use_fast_math|extra-device-vectorization|lineinfo|generate-line-info|device-debug|G|g|w|dlto|"
-    r"default-device|device-as-default-execution-space|restrict|split-compile|diag-suppress|no-source-include|minimal|"
-    r"jitify|time|pch|builtin-\w+|extensible-whole-program|ewp|device-int128|disable-warnings)(=.*)?"
-)
 
 
 class CompileError(RuntimeError):
     """The compiler refused the text; the message is the compiler's own, with lines of the text as given."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header that a text includes from the folders of -I options."""
+
+    path: Path
+    text: str
 
 
 @dataclass(frozen=True)
@@ -39,106 +38,60 @@ class Module:
     path: Path
     runtime: Path
     text: str
+    headers: dict[str, Header]
     kernels: dict[str, KernelText]
     names: tuple[str, ...]
     constants: tuple[str, ...]
     traced: bool
 
 
-def cache_folder() -> Path:
-    """Where compiled objects are kept: `REFSIM_CACHE`, else the user's cache folder."""
-    root = os.environ.get("REFSIM_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(root) / "refsim" / "emulator"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
-@functools.cache
-def _own_digest() -> str:
-    files = [p for p in sorted([*HEADERS.rglob("*"), *RUNTIME.rglob("*")]) if p.is_file()]
-    return _digest(*(part for p in files for part in (p.name, p.read_text())))
-
-
-def _compile(command: list[str], target: Path) -> subprocess.CompletedProcess[str]:
-    """Run a compiler that writes `target`, whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        result = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            os.replace(made, target)
-    return result
-
-
-@functools.cache
 def build_runtime(compiler: Compiler) -> Path:
     """The runtime, compiled once for this compiler and version of the emulator."""
     flags = compiler.runtime_flags()
-    target = cache_folder() / f"runtime-{_digest(compiler.identity, _own_digest(), *flags)}.so"
-    if not target.exists():
+    target = cache_folder() / f"runtime-{digest(compiler.identity, own_digest(), *flags)}.so"
+    if not is_whole(target):
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / "runtime.o"
-            result = _compile([*compiler.command, *flags, "-c", str(RUNTIME / "runtime.cpp")], made)
+            unit, made = Path(folder) / "unit.cpp", Path(folder) / "runtime.o"
+            unit.write_text(f'#include "{RUNTIME / "runtime.cpp"}"\n{native.layout()}')
+            result = compile_whole([*compiler.command, *flags, "-c", str(unit)], made)
             if result.returncode == 0:
-                result = _compile(compiler.link(str(made)), target)
+                result = compile_whole(compiler.link(str(made)), target)
+        if "native.layout" in result.stderr:
+            raise CompileError("gpu.emulator has changed since this process began: start Python again")
         if result.returncode:
             raise CompileError(f"the emulator's runtime does not compile with {compiler.command[0]}:\n{result.stderr}")
     return target
 
 
-def host_options(options: Sequence[str]) -> list[str]:
-    """What a host compiler understands of the options given to NVRTC.
-
-    >>> host_options(("-DN=4", "--use_fast_math", "--std=c++14", "-I", "inc"))
-    ['-DN=4', '-Iinc']
-
-    Raises
-    ------
-    ValueError
-        An option that NVRTC doesn't have either.
-    """
-    kept, rest = [], list(options)
-    while rest:
-        option = rest.pop(0)
-        value = re.fullmatch(r"(-D|-U|-I|--define-macro=|--undefine-macro=|--include-path=|--pre-include=)(.*)", option)
-        if value:
-            short = {"--d": "-D", "--u": "-U", "--i": "-I", "--p": "-include"}.get(option[:3], value[1])
-            kept.append(short + (value[2] or rest.pop(0)))
-        elif standard := re.fullmatch(r"--?std=c\+\+(\d+)", option):
-            if standard[1] in ("20", "23"):
-                kept.append(f"-std=c++{standard[1]}")
-        elif not re.fullmatch(IGNORED_OPTIONS, option):
-            raise ValueError(f"unknown compiler option {option!r}: known are -D, -U, -I, -std and NVRTC's own")
-    return kept
-
-
-def _local_headers(text: str, options: Sequence[str]) -> dict[str, Path]:
-    """Headers that the text includes from the folders of -I options, and theirs in turn."""
+def _local_headers(text: str, options: Sequence[str]) -> dict[str, Header]:
+    """Headers that the text includes from the folders of -I options, and theirs in turn, by name from those folders."""
     folders = [Path(o[2:]) for o in options if o.startswith("-I")]
-    found: dict[str, Path] = {}
-    waiting = [text]
+    found: dict[str, Header] = {}
+    waiting: list[tuple[str, str, Path | None]] = [(text, "", None)]
     while waiting:
-        for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', waiting.pop(), flags=re.MULTILINE):
-            path = next((f / name for f in folders if (f / name).is_file()), None)
-            if path is not None and name not in found and name not in HOST_HEADERS:
-                found[name] = path
-                waiting.append(path.read_text())
+        code, includer, own = waiting.pop()
+        for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', code, flags=re.MULTILINE):
+            if name in HOST_HEADERS:
+                continue
+            beside = os.path.normpath(os.path.join(os.path.dirname(includer), name))
+            places = [(beside, own / name)] if own else []
+            places += [(name, folder / name) for folder in folders]
+            full, path = next(((n, p) for n, p in places if p.is_file()), (name, None))
+            if path is not None and full not in found:
+                found[full] = Header(path, path.read_text())
+                waiting.append((found[full].text, full, path.parent))
     return found
 
 
-def _rewritten_headers(headers: dict[str, Path], folder: Path) -> list[str]:
-    """Copies of headers that declare dynamic shared memory, in a folder that is searched first."""
-    changed = False
-    for name, path in headers.items():
-        text, dynamic = rewrite(path.read_text())
-        if dynamic:
-            changed = True
+def _rewritten_headers(headers: dict[str, Header], folder: Path) -> list[str]:
+    """Copies of the headers in a folder that is searched first, where one of them declares dynamic shared memory."""
+    if not any(rewrite(header.text)[1] for header in headers.values()):
+        return []
+    for name, header in headers.items():
+        if not name.startswith(".."):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f'#line 1 "{path}"\n{text}')
-    return [f"-I{folder}"] if changed else []
+            (folder / name).write_text(f'#line 1 "{header.path}"\n{rewrite(header.text)[0]}')
+    return [f"-I{folder}"]
 
 
 def _bounds(kernel: KernelText | None) -> str:
@@ -173,14 +126,6 @@ def _unit(
         quoted = name.replace('"', '\\"')
         lines.append(f'REFSIM_KERNEL({i}, "{quoted}", {_bounds(kernel)}, {name})')
     return "\n".join(lines) + "\n"
-
-
-def _macro(option: str) -> str:
-    """A -D or -U option as the line of text that it stands for."""
-    name, equals, value = option[2:].partition("=")
-    if option.startswith("-U"):
-        return f"#undef {name}"
-    return f"#define {name} {value if equals else '1'}"
 
 
 def _readable(errors: str) -> str:
@@ -219,35 +164,36 @@ def build(
         raise SourceError('the text has no extern "C" __global__ function, and no name_expressions were given')
     body, dynamic = rewrite(text)
     host = host_options(options)
-    headers = _local_headers(text, host)
-    dynamic = dynamic or any(rewrite(p.read_text())[1] for p in headers.values())
-    macros = [o for o in host if o.startswith(("-D", "-U"))]
-    before = [f"#include <{name}>" for name in _own_headers([text, *(p.read_text() for p in headers.values())])]
-    before += [*(_macro(option) for option in macros), "#include <assert.h>"]  # which heeds NDEBUG
+    macros = [as_text(o) for o in host if o.startswith(("-D", "-U", "-include"))]
+    headers = _local_headers("\n".join([*macros, text]), host)
+    texts = [header.text for header in headers.values()]
+    dynamic = dynamic or any(rewrite(t)[1] for t in texts)
+    before = [f"#include <{name}>" for name in _own_headers([text, *texts])]
+    before += [*macros, "#include <assert.h>"]  # which heeds NDEBUG
     unit = _unit(body, names, kernels, before, dynamic=dynamic)
-    flags = [*tool.kernel_flags(traced=traced), *(o for o in host if o not in macros)]
+    flags = [*tool.kernel_flags(traced=traced), *(o for o in host if o.startswith(("-I", "-std")))]
     runtime = build_runtime(tool)
-    key = _digest(unit, *flags, str(runtime), *(p.read_text() for p in headers.values()))
+    key = digest(unit, *flags, str(runtime), *(part for n, h in headers.items() for part in (n, str(h.path), h.text)))
     target = cache_folder() / f"kernel-{key}.so"
-    if not target.exists():
+    if not is_whole(target):
         _build_object(tool, unit, flags, headers, runtime, target)
-    return Module(target, runtime, text, kernels, names, find_constants(text), traced)
+    return Module(target, runtime, text, headers, kernels, names, find_constants(text), traced)
 
 
 def _build_object(
-    tool: Compiler, unit: str, flags: list[str], headers: dict[str, Path], runtime: Path, target: Path
+    tool: Compiler, unit: str, flags: list[str], headers: dict[str, Header], runtime: Path, target: Path
 ) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
         (folder / "kernel.cu").write_text(unit)
         extra = _rewritten_headers(headers, folder / "headers")
         command = [*tool.command, *extra, *flags, f"-I{HEADERS}", "-x", "c++", "-c", str(folder / "kernel.cu")]
-        result = _compile(command, folder / "kernel.o")
+        result = compile_whole(command, folder / "kernel.o")
         if result.returncode:
             raise CompileError(
                 f"the kernel does not compile:\n{_readable(result.stderr)}".replace(f"{folder}{os.sep}", "")
             )
-        result = _compile(tool.link(str(folder / "kernel.o"), str(runtime)), target)
+        result = compile_whole(tool.link(str(folder / "kernel.o"), str(runtime)), target)
         if result.returncode:
             raise CompileError(f"the kernel does not link:\n{_readable(result.stderr)}")
 
@@ -255,4 +201,3 @@ def _build_object(
 def clear_cache() -> None:
     """Throw away every compiled object."""
     shutil.rmtree(cache_folder(), ignore_errors=True)
-    build_runtime.cache_clear()

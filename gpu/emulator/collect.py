@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpu.emulator import native
-from gpu.emulator.lines import lines_of
+from gpu.emulator.lines import KERNEL, lines_of
 from gpu.emulator.loaded import Loaded
 from gpu.emulator.memory import Tensor, bytes_at
 from gpu.emulator.report import Report
@@ -46,11 +47,27 @@ class Places:
     def __init__(self, loaded: Loaded) -> None:
         self.path, self.base, self.nbytes = loaded.module.path, loaded.base, loaded.elf.image_nbytes
         self.text = loaded.module.text.splitlines()
+        self.headers = {os.path.basename(n): h.text.splitlines() for n, h in loaded.module.headers.items()}
 
     def __call__(self, pc: int) -> tuple[int, str]:
+        """Line and text; line 0 where only a header knows of it, whose words the text then is."""
+        line = self.line(pc)
+        return line, self.source(line) if line else self.in_header(pc)
+
+    def line(self, pc: int) -> int:
+        """The line of the text that was compiled; 0 where there is none."""
         offset = pc - self.base
-        line = lines_of(self.path).find(offset - 1) if 0 < offset <= self.nbytes else 0
-        return line, self.source(line)
+        return lines_of(self.path).find(offset - 1) if 0 < offset <= self.nbytes else 0
+
+    def in_header(self, pc: int) -> str:
+        """The innermost place in a header of the user's, as "name line 12: text"; nothing where there is none."""
+        offset = pc - self.base
+        for file, line in lines_of(self.path).chain(offset - 1) if 0 < offset <= self.nbytes else ():
+            if file == KERNEL:
+                break
+            if line <= len(self.headers.get(file, ())):
+                return f"{file} line {line}: {self.headers[file][line - 1].strip()}"
+        return ""
 
     def source(self, line: int) -> str:
         return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
@@ -62,12 +79,6 @@ class Namer:
     def __init__(self, running: Running) -> None:
         self.places = Places(running.loaded)
         self.by_slot = {t.slot: t for t in running.tensors}
-
-    def line(self, pc: int) -> int:
-        return self.places(pc)[0]
-
-    def source(self, line: int) -> str:
-        return self.places.source(line)
 
     def region(self, region: int) -> str:
         if region == native.REGION_SHARED:
@@ -177,7 +188,7 @@ def _accesses(running: Running, namer: Namer) -> list[WarpAccess]:
                 base = namer.by_slot[s.region].address
             offsets = tuple(s.address[lane] - base for lane in lanes)
             name, direction = namer.region(s.region), native.DIRECTIONS[s.direction]
-            out.append(WarpAccess(namer.line(s.pc), name, direction, s.size, s.block, s.warp, lanes, offsets))
+            out.append(WarpAccess(namer.places.line(s.pc), name, direction, s.size, s.block, s.warp, lanes, offsets))
     return sorted(out, key=lambda a: (a.block, a.warp))
 
 

@@ -103,11 +103,17 @@ def _what(running: Running, namer: Namer, raw: native.Report, where: str, other:
     return detail + (f", {other}" if other and check in ("barrier", "mask") else "")
 
 
+def _place(namer: Namer, pc: int, known_line: int) -> tuple[int, str]:
+    """The line of the text, and the place in a header. Calls that know their line say it, where no table does."""
+    line, header = namer.places.line(pc), namer.places.in_header(pc)
+    return line or (0 if header else known_line), header
+
+
 def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
     """Turn one entry of the runtime's table into a Report."""
     tensor, element, where = _target(running, namer, raw)
-    line = namer.line(raw.pc) or raw.line
-    other_line = (namer.line(raw.other_pc) if raw.other_pc else 0) or raw.other_line
+    line, header = _place(namer, raw.pc, raw.line)
+    other_line, other_header = _place(namer, raw.other_pc, raw.other_line)
     other = ""
     other_thread = other_block = None
     if raw.other_block != native.NOBODY:
@@ -115,14 +121,15 @@ def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
         known = raw.other_thread != native.NOBODY
         other_thread = index3(raw.other_thread, running.block) if known else None
         who = f"thread {other_thread}" if other_thread else "a thread"
-        other = f"{who} of block {other_block}" + (f" at line {other_line}" if other_line else "")
+        at = f" at line {other_line}" if other_line else f" at {other_header.split(':')[0]}" if other_header else ""
+        other = f"{who} of block {other_block}{at}"
     return Report(
         native.CHECKS[raw.check],
         running.entry.name,
         index3(raw.block, running.grid),
         index3(raw.thread, running.block),
         line,
-        namer.source(line),
+        namer.places.source(line),
         _what(running, namer, raw, where, other),
         tensor,
         element,
@@ -130,4 +137,5 @@ def explain(running: Running, namer: Namer, raw: native.Report) -> Report:
         other_block,
         other_thread,
         raw.count,
+        header,
     )

@@ -24,7 +24,7 @@ class Lines:
         rows.sort(key=lambda r: (r.address, r.line == 0))
         self.rows, self.addresses = rows, [r.address for r in rows]
         self.inlined = list(inlined(elf, files_at))
-        self.known: dict[int, int] = {}
+        self.known: dict[int, tuple[tuple[str, int], ...]] = {}
 
     def find(self, offset: int) -> int:
         """The line of the text for an address from the load address; 0 where there is none.
@@ -32,16 +32,20 @@ class Lines:
         Of the places that an address belongs to, the innermost that lies in the text itself: a line inside one of
         its device functions, but outside of headers.
         """
+        return next((line for file, line in self.chain(offset) if file == KERNEL), 0)
+
+    def chain(self, offset: int) -> tuple[tuple[str, int], ...]:
+        """File (its last name) and line of an address, then of the call that was inlined there, and so on outwards."""
         if offset not in self.known:
-            self.known[offset] = self._find(offset)
+            self.known[offset] = self._chain(offset)
         return self.known[offset]
 
-    def _find(self, offset: int) -> int:
+    def _chain(self, offset: int) -> tuple[tuple[str, int], ...]:
         i = bisect.bisect_right(self.addresses, offset) - 1
         places = [(self.rows[i].file, self.rows[i].line)] if i >= 0 else []
         chain = sorted((s for s in self.inlined if s.low <= offset < s.high), key=lambda s: -s.depth)
         places += [(s.call_file, s.call_line) for s in chain]
-        return next((line for file, line in places if os.path.basename(file) == KERNEL and line), 0)
+        return tuple((os.path.basename(file), line) for file, line in places if line)
 
 
 @functools.cache

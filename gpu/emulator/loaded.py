@@ -57,7 +57,7 @@ class Loaded:
     def _offset_of(self, name: str) -> int:
         address = self.elf.address_of(name)
         if address is None:
-            raise RuntimeError(f"{self.module.path} has no {name}; delete it and run again")
+            raise RuntimeError(f"{self.module.path} has no symbol {name}")
         return address
 
     def _entry(self, number: int) -> Entry:

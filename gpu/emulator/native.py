@@ -160,23 +160,33 @@ FUNCTIONS = {
     "refsim_unshare": (None, [c_void_p, c_uint64]),
     "refsim_stacks": (ctypes.c_int, [c_uint32, c_uint64]),
     "refsim_spawn": (ctypes.c_int, [POINTER(Launch), c_uint32]),
-    "refsim_abi": (c_uint32, []),
 }
 
 
-def load(path: str) -> ctypes.CDLL:
-    """Load the compiled runtime and give its functions their types.
+STRUCTS = (Slot, Range, Report, Site, Sample, Event, Worker, Launch)
 
-    Raises
-    ------
-    RuntimeError
-        The object was built from other structs than these.
+
+def layout() -> str:
+    """What these structs and numbers ask of the runtime, as assertions that it is compiled with.
+
+    >>> print(layout().splitlines()[0])
+    static_assert(sizeof(Slot) == 72, "native.layout");
     """
+    facts = {"CHECKS": len(CHECKS), "MAX_REPORTS": MAX_REPORTS, "MAX_SITES": MAX_SITES, "MAX_SAMPLES": MAX_SAMPLES}
+    facts |= {"MAX_EVENTS": MAX_EVENTS, "sizeof(GlobalCell)": GLOBAL_CELL_NBYTES}
+    lines = {}
+    for struct in STRUCTS:
+        name = struct.__name__
+        lines[f"sizeof({name})"] = ctypes.sizeof(struct)
+        for field in struct._fields_:
+            lines[f"offsetof({name}, {field[0]})"] = getattr(struct, field[0]).offset
+    return "".join(f'static_assert({k} == {v}, "native.layout");\n' for k, v in {**lines, **facts}.items())
+
+
+def load(path: str) -> ctypes.CDLL:
+    """Load the compiled runtime and give its functions their types."""
     library = ctypes.CDLL(path)
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    expected = ctypes.sizeof(Launch) ^ ctypes.sizeof(Worker) << 8 ^ ctypes.sizeof(Slot) << 4
-    if library.refsim_abi() != expected & 0xFFFFFFFF:
-        raise RuntimeError(f"{path} does not fit this version of gpu.emulator; delete it and run again")
     return library

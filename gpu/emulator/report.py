@@ -21,7 +21,11 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Report:
-    """One finding. ``count`` says how often the same check failed at the same place (in report mode)."""
+    """One finding.
+
+    ``line`` is that of the text that was compiled, 0 where the place is in a header alone; ``header`` says where in a
+    header it is, if in one. ``count`` is how often the same check failed at the same place (in report mode).
+    """
 
     check: str
     kernel: str
@@ -36,13 +40,15 @@ class Report:
     other_block: tuple[int, int, int] | None = None
     other_thread: tuple[int, int, int] | None = None
     count: int = 1
+    header: str = ""
 
     @property
     def meaning(self) -> str:
         return MEANING[self.check]
 
     def __str__(self) -> str:
-        place = f"line {self.line}: {self.source}" if self.line else "unknown line"
+        places = [f"line {self.line}: {self.source}"] if self.line else []
+        place = "\n  ".join([*places, self.header] if self.header else places) or "unknown line"
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"kernel `{self.kernel}`, block {self.block}, thread {self.thread}{times}"
         return f"{self.check.replace('_', ' ')} in {where}\n  {place}\n  {self.what}\n  {self.meaning}"

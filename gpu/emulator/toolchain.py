@@ -73,19 +73,17 @@ class Compiler:
         return [*self.command, "-shared", *objects, "-lm", *lazily]
 
 
-def _identity(path: str) -> str:
-    stat = os.stat(path)
-    return f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def _family(command: tuple[str, ...]) -> str:
-    name = os.path.basename(command[0])
-    if "clang" in name:
-        return "clang"
-    if name.startswith("g++") and sys.platform == "linux":
-        return "gcc"
+def _compiler(command: tuple[str, ...]) -> Compiler:
+    """A compiler by its command: its family, and what tells it from every other by path, date and version."""
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    return "clang" if "clang" in version.lower() else "gcc"
+    family = "clang" if "clang" in version.lower() else "gcc"
+    programs = [path for word in command if (path := shutil.which(word))]  # "ccache g++" has two
+    return Compiler(command, family, " ".join([*command, *map(_stamp, programs), version]))
+
+
+def _stamp(path: str) -> str:
+    status = os.stat(path)
+    return f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}"
 
 
 @functools.cache
@@ -104,12 +102,11 @@ def find_compiler(wanted: str | None = None) -> Compiler:
         command = tuple(shlex.split(candidate))
         path = shutil.which(command[0]) if command else None
         if path:
-            command = (path, *command[1:])
-            return Compiler(command, _family(command), " ".join([_identity(path), *command[1:]]))
+            return _compiler((path, *command[1:]))
     spec = importlib.util.find_spec("ziglang")
     if spec is not None and spec.origin is not None and asked in (None, "zig"):
         zig = os.path.join(os.path.dirname(spec.origin), "zig")
-        return Compiler((zig, "c++"), "clang", _identity(zig), zig=True)
+        return Compiler((zig, "c++"), "clang", _stamp(zig), zig=True)
     if asked:
         raise CompilerNotFound(
             f"the C++ compiler {asked!r} (from {'the call' if wanted else 'CXX'}) is not on the path"

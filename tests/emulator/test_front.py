@@ -256,3 +256,35 @@ def test_a_missing_compiler_is_explained(monkeypatch):
     with pytest.raises(CompilerNotFound, match="pip install ziglang"):
         find_compiler()
     find_compiler.cache_clear()
+
+
+HEADER = """#pragma once
+__device__ inline float near(const float* x, int i) {
+    return x[i];  // READ
+}
+__device__ __noinline__ float far(const float* x, int i) {
+    __syncthreads();
+    return x[i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "place"),
+    [("near", 3, "near.cuh line 3: return x[i];"), ("far", 0, "near.cuh line 7: return x[i];")],
+)
+def test_a_finding_in_a_header_names_the_header(tmp_path, name, line, place):
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "near.cuh").write_text(HEADER)
+    code = f"""#include "inc/near.cuh"
+extern "C" __global__ void k(const float* x, float* y) {{
+    *y = {name}(x, 9);
+}}"""
+    kernel = RawKernel(code, "k", (f"-I{tmp_path}",))
+    with pytest.raises(emulator.KernelError, match="out of bounds") as caught:
+        kernel(1, 1, (np.zeros(4, np.float32), np.zeros(1, np.float32)))
+    report = caught.value.report
+    assert report.line == line
+    assert report.header.startswith(place)
+    assert place in str(report)
+    assert "unknown line" not in str(report)

@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 
-from gpu.emulator.build import build, host_options
+from gpu.emulator.build import build
 from gpu.emulator.elf import Elf
 from gpu.emulator.lines import KERNEL, Lines
+from gpu.emulator.options import host_options
 from gpu.emulator.source import SourceError, find_constants, find_kernels, rewrite, without_comments
 
 

@@ -161,5 +161,3 @@ EXPORT int refsim_spawn(Launch* l, u32 number) {
     work(l, number);
     _exit(0);
 }
-
-EXPORT u32 refsim_abi() { return sizeof(Launch) ^ sizeof(Worker) << 8 ^ sizeof(Slot) << 4; }
