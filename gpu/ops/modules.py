@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,17 @@ def macros(dtype: Any, *, aligned: bool, counted: bool = False, **sizes: int) ->
 
 def module(runtime: Runtime, file: str, options: tuple[str, ...]) -> Module:
     """A kernel file compiled with `options`, or the one compiled before."""
-    extra = tuple(getattr(runtime, "kernel_options", ()))
+    # CuPy keeps compiled kernels by text and options, and doesn't look into headers.
+    extra = (f"-DHEADERS=0x{header_digest(KERNELS)}",) if runtime.name == "cupy" else ()
     key = (runtime.name, getattr(runtime, "traced", None), str(getattr(runtime, "checks", None)), file, options, extra)
     if key not in _modules:
         code = (KERNELS / file).read_text()
         _modules[key] = runtime.module(code, ("--std=c++17", f"-I{KERNELS}", *options, *extra))
     return _modules[key]
+
+
+@functools.cache
+def header_digest(folder: Path) -> str:
+    """A number that changes with any header of the kernels."""
+    text = "\0".join(path.read_text() for path in sorted(folder.glob("*.cuh")))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

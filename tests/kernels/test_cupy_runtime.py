@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,3 +118,27 @@ def test_without_cupy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RuntimeError, match=r"pip install 'refsim\[gpu\]'"):
         CupyRuntime()
+
+
+def test_a_changed_header_is_another_kernel(
+    runtime: CupyRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy's cache of compiled kernels goes by text and options: an option says which headers they were."""
+    from gpu.ops import modules
+
+    monkeypatch.setattr(modules, "_modules", {})
+    folder = tmp_path / "kernels"
+    shutil.copytree(modules.KERNELS, folder)
+
+    def options() -> tuple[str, ...]:
+        return modules.module(runtime, "rope.cu", ())._raw.options  # type: ignore[attr-defined,no-any-return]
+
+    before = options()
+    monkeypatch.setattr(modules, "KERNELS", folder)
+    monkeypatch.setattr(modules, "_modules", {})
+    assert [o for o in options() if "HEADERS" in o] == [o for o in before if "HEADERS" in o]
+    (folder / "traffic.cuh").write_text("// changed")
+    modules.header_digest.cache_clear()
+    monkeypatch.setattr(modules, "_modules", {})
+    assert [o for o in options() if "HEADERS" in o] != [o for o in before if "HEADERS" in o]
+    modules.header_digest.cache_clear()
