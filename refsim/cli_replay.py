@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from refsim.cli_replay_tables import print_comparison, print_summary
+from refsim.cli_replay_tables import print_comparison, print_remarks, print_summary
 from refsim.kvcache import BlockManager
 from refsim.kvcache.contiguous import RESERVATIONS
 from refsim.serving import ContiguousMemory, PagedMemory, Replay, Request, Scheduler, Workload, load
@@ -36,7 +36,7 @@ def replay(
         list[str] | None, typer.Option(help=f"One of {', '.join(POLICIES)}; repeat it to compare. [default: paged]")
     ] = None,
     fit: str = typer.Option("first", help="Where contiguous policies look for room: first or best fit."),
-    max_len: int = typer.Option(2048, help="What the policy max reserves; longer requests are refused by it."),
+    max_len: int = typer.Option(2048, help="What the policy max reserves; contiguous policies refuse longer requests."),
     prefix_cache: bool = typer.Option(
         True, "--prefix-cache/--no-prefix-cache", help="Share cached prefixes; the policy uncached never does."
     ),
@@ -46,8 +46,8 @@ def replay(
     flops_efficiency: float = typer.Option(0.9, help="Of the matrix peak."),
     max_tokens: int = typer.Option(2048, help="New tokens a step."),
     max_seqs: int = typer.Option(256, help="Requests a batch."),
-    limit: int | None = typer.Option(None, help="Only the first so many requests."),
-    requests: int = typer.Option(500, help="Synthetic: how many."),
+    limit: int | None = typer.Option(None, min=1, help="Only the first so many requests."),
+    requests: int = typer.Option(500, min=1, help="Synthetic: how many."),
     rate: float = typer.Option(8.0, help="Synthetic: arrivals a second (Poisson)."),
     mean_prompt: float = typer.Option(500.0, help="Synthetic: mean prompt length (log-normal)."),
     mean_output: float = typer.Option(200.0, help="Synthetic: mean output length (log-normal)."),
@@ -101,12 +101,13 @@ def replay(
         scheduler = Scheduler(memory, max_tokens=max_tokens, max_seqs=max_seqs)
         results[name] = _with_progress(console, name, load_of, scheduler, step_time)
     print_summary(console, results, len(load_of))
+    print_remarks(console, results, load_of)
     comparison = None
     if measured is not None:
         comparison = compare(results[policies[0]], measured)
         print_comparison(console, comparison, measured, results[policies[0]])
     rates = _capacity_curve(console, load_of, block_size) if capacity_curve else {}
-    for path in _draw(out, results, measured, comparison, rates):
+    for path in _draw(out, results, measured, comparison, rates, block_size):
         console.print(f"wrote {path}")
 
 
@@ -149,7 +150,8 @@ def _capacity_curve(console: Console, requests: Sequence[Request], block_size: i
     sizes = sorted({max(1, everything // 2**k) for k in range(1, 10)})
     rates: dict[int | None, float] = {s: token_hit_rate(requests, block_size, s) for s in sizes}
     rates[None] = token_hit_rate(requests, block_size)
-    console.print(", ".join(f"{'without end' if s is None else s}: {100 * r:.2f} %" for s, r in rates.items()))
+    found = ", ".join(f"{'without end' if s is None else s}: {100 * r:.2f} %" for s, r in rates.items())
+    console.print(f"prompt tokens hit by a cache of so many blocks: {found}")
     return rates
 
 
@@ -159,25 +161,27 @@ def _draw(
     measured: MeasuredRun | None,
     comparison: Comparison | None,
     rates: dict[int | None, float],
+    block_size: int,
 ) -> list[Path]:
     from refsim.charts import serving as charts
 
     out.mkdir(parents=True, exist_ok=True)
-    first = next(iter(results.values()))
+    name, first = next(iter(results.items()))
     axes = {
-        "pool_fill": charts.pool_fill(first, measured),
-        "queue": charts.queue(first, measured),
-        "hit_rate": charts.hit_rate(first),
+        "pool_fill": charts.pool_fill(first, measured, name=name),
+        "queue": charts.queue(first, measured, name=name),
         "time_to_first_token": charts.latency(results, "ttft_s"),
         "time_per_output_token": charts.latency(results, "tpot_s"),
         "slot_use": charts.slot_use(results),
         "waste": charts.waste(results),
     }
+    if any(r.hit_rate for r in results.values()):
+        axes["hit_rate"] = charts.hit_rate(results)
     if comparison is not None and measured is not None:
         axes["residuals"] = charts.residuals(comparison, measured)
     if rates:
         finite = {size: rate for size, rate in rates.items() if size is not None}
-        axes["capacity_curve"] = charts.capacity_curve(finite, rates[None])
+        axes["capacity_curve"] = charts.capacity_curve(finite, rates[None], block_size=block_size)
     paths = []
     for name, ax in axes.items():
         paths.append(out / f"{name}.png")

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from refsim.serving import Replay
+    from refsim.serving import Replay, Request
     from refsim.serving.measured import Comparison, MeasuredRun
 
 
@@ -42,6 +44,19 @@ def print_summary(console: Console, results: dict[str, Replay], count: int) -> N
     for use, label in (("internal", "slots reserved, never used"), ("external", "slots free, but fitting nobody")):
         row(label, [f"{100 * f[use]:.2f} %" for f in fills])
     console.print(table)
+
+
+def print_remarks(console: Console, results: dict[str, Replay], requests: Sequence[Request]) -> None:
+    """What one would otherwise wonder about: who was refused, and why nothing was hit."""
+    for name, result in results.items():
+        if result.refused:
+            least = min(r.total_len for r in result.refused)
+            count = len(result.refused)
+            console.print(f"{name} refused {count:,} requests that it could never hold, of {least:,} tokens and more")
+    if len({len(r.refused) for r in results.values()}) > 1:
+        console.print("policies that refuse other requests served other work: a larger --max-len makes them comparable")
+    if not any(r.hash_ids for r in requests):
+        console.print("the trace doesn't say which prompts begin alike, so a prefix cache can hit nothing")
 
 
 def _output(replay: Replay) -> int:

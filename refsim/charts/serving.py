@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from refsim.charts.style import FAINT, GREEN, GREY, INK, SERIES, new_axes
 from refsim.kvcache import story
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from matplotlib.axes import Axes
 
@@ -37,55 +37,73 @@ STATES = {
 MOST_POINTS = 2000
 
 
-def pool_fill(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None) -> Axes:
-    """The part of the pool that live requests hold, over time; beside what was measured, where something was."""
+def pool_fill(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None, name: str = "") -> Axes:
+    """The part of the pool that live requests hold, over time; beside what was measured, where something was.
+
+    `name` of the policy goes into the title, here and in `queue`.
+    """
     ax = new_axes(ax, 8, 3)
     times, used = _line(replay, "used")
     ax.plot(times, 100 * used, color=BLUE, lw=1, label="replay")
     if measured is not None:
         ax.plot(measured.tick_s, 100 * measured.fill, color=INK, lw=1, ls=":", label="measured")
         ax.legend(loc="lower center", frameon=False)
-    ax.set(xlabel="time (s)", ylabel="blocks in use (%)", ylim=(0, 105), title="Pool fill")
+    ax.set(xlabel="time (s)", ylabel="blocks in use (%)", ylim=(0, 105), title=_title("Pool fill", name))
     return ax
 
 
-def queue(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None) -> Axes:
+def queue(replay: Replay, measured: MeasuredRun | None = None, ax: Axes | None = None, name: str = "") -> Axes:
     """Requests running and waiting over time."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = new_axes(ax, 8, 3)
-    for name, colour in (("running", BLUE), ("waiting", SERIES[3])):
-        ax.plot(*_line(replay, name), color=colour, lw=1.5, label=name)
+    for which, colour in (("running", BLUE), ("waiting", SERIES[3])):
+        ax.plot(*_line(replay, which), color=colour, lw=1.5, label=which)
         if measured is not None:
-            label = "measured" if name == "waiting" else None
-            ax.plot(measured.tick_s, getattr(measured, name), color=INK, lw=1, ls=":", label=label)
-    ax.set(xlabel="time (s)", ylabel="requests", title="Running and waiting")
+            label = "measured" if which == "waiting" else None
+            ax.plot(measured.tick_s, getattr(measured, which), color=INK, lw=1, ls=":", label=label)
+    ax.set(xlabel="time (s)", ylabel="requests", title=_title("Running and waiting", name))
     ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(frameon=False)
     return ax
 
 
-def hit_rate(replay: Replay, ax: Axes | None = None) -> Axes:
-    """Prompt tokens found cached, of all prompt tokens of the requests admitted so far."""
+def hit_rate(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
+    """Prompt tokens found cached, of all prompt tokens of the requests admitted so far, a line a policy."""
     ax = new_axes(ax, 8, 3)
-    outcomes = sorted(replay.outcomes, key=lambda o: o.admitted_s)
-    times = np.array([o.admitted_s for o in outcomes])
-    prompts = np.cumsum([o.request.prompt_len for o in outcomes])
-    hits = np.cumsum([o.cached_tokens for o in outcomes])
-    ax.plot(*_thin(times, 100 * hits / np.maximum(prompts, 1)), color=BLUE, lw=1.2)
-    ax.set(xlabel="time (s)", ylabel="tokens hit so far (%)", title="Prefix cache hit rate")
+    for replay, style in _strands(replays):
+        outcomes = sorted(replay.outcomes, key=lambda o: o.admitted_s)
+        times = np.array([o.admitted_s for o in outcomes])
+        prompts = np.cumsum([o.request.prompt_len for o in outcomes])
+        hits = np.cumsum([o.cached_tokens for o in outcomes])
+        ax.plot(*_thin(times, 100 * hits / np.maximum(prompts, 1)), **style)
+    ax.set(xlabel="time (s)", ylabel="prompt tokens hit so far (%)", title="Prefix cache hit rate")
     ax.set_ylim(0, max(1, ax.get_ylim()[1]))
+    if len(replays) > 1:
+        ax.legend(frameon=False)
     return ax
 
 
 def latency(replays: Mapping[str, Replay], quantity: str, ax: Axes | None = None) -> Axes:
-    """The distribution of `ttft_s` or `tpot_s` over requests, a line a policy."""
+    """The distribution of `ttft_s` or `tpot_s` over requests, a line a policy.
+
+    A request of one output token has no time per output token and is left out of that.
+    """
     ax = new_axes(ax, 5, 3.2)
     title, unit = {"ttft_s": ("Time to first token", "s"), "tpot_s": ("Time per output token", "ms")}[quantity]
-    for (name, replay), colour in zip(replays.items(), SERIES, strict=False):
-        values = np.sort([getattr(o, quantity) for o in replay.outcomes]) * (1000 if unit == "ms" else 1)
+    middles = []
+    for replay, style in _strands(replays, wider=0.9):
+        asked = [o for o in replay.outcomes if quantity != "tpot_s" or o.request.output_len > 1]
+        values = np.sort([getattr(o, quantity) for o in asked]) * (1000 if unit == "ms" else 1)
         share = 100 * np.arange(1, values.size + 1) / max(values.size, 1)
-        ax.plot(*_thin(values, share), color=colour, lw=1.5, label=name)
+        ax.plot(*_thin(values, share), **style)
+        middles += [np.median(values)] if values.size else []
     ax.set(xlabel=f"{title.lower()} ({unit})", ylabel="requests (%)", ylim=(0, 102), title=title)
-    ax.set_xlim(left=0)
+    if middles and max(middles) > 50 * min(middles) > 0:
+        ax.set_xscale("log")  # one policy's queue would press the others' lines against the axis
+    else:
+        ax.set_xlim(left=0)
     if len(replays) > 1:
         ax.legend(frameon=False, loc="lower right")
     return ax
@@ -114,10 +132,10 @@ def slot_use(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
 def waste(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
     """Slots held by nobody's tokens, now or later, over time: internal and external waste together."""
     ax = new_axes(ax, 8, 3)
-    for (name, replay), colour in zip(replays.items(), SERIES, strict=False):
+    for replay, style in _strands(replays):
         times = np.array([t for t, _ in replay.fills])
         wasted = np.array([100 * (f.internal + f.external) / f.total for _, f in replay.fills])
-        ax.plot(*_thin(times, wasted), color=colour, lw=1, drawstyle="steps-post", label=name)
+        ax.plot(*_with_idle(replay, *_thin(times, wasted)), drawstyle="steps-post", **style)
     ax.set(xlabel="time (s)", ylabel="slots wasted (%)", title="Waste over time")
     ax.set_ylim(bottom=0)
     if len(replays) > 1:
@@ -125,16 +143,20 @@ def waste(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def capacity_curve(rates: Mapping[int, float], infinite: float | None = None, ax: Axes | None = None) -> Axes:
-    """Token hit rate against the cache's size in blocks, and where it ends."""
+def capacity_curve(
+    rates: Mapping[int, float], infinite: float | None = None, ax: Axes | None = None, block_size: int | None = None
+) -> Axes:
+    """Token hit rate against the cache's size in blocks (of `block_size` tokens), and where it ends."""
     ax = new_axes(ax, 5, 3.2)
     sizes = sorted(rates)
     ax.plot(sizes, [100 * rates[s] for s in sizes], "o-", color=BLUE, label="least recently used")
     if infinite is not None:
         ax.axhline(100 * infinite, color=GREY, ls="--", lw=1, label="cache without end")
-        ax.legend(frameon=False, loc="lower right")
-    ax.set(xscale="log", xlabel="blocks in the cache", ylabel="tokens hit (%)", title="Hit rate by capacity")
+    of = "" if block_size is None else f" of {block_size} tokens"
+    ax.set(xscale="log", xlabel=f"blocks{of} in the cache", ylabel="prompt tokens hit (%)")
+    ax.set_title("Hit rate by capacity")
     ax.set_ylim(bottom=0)
+    ax.legend(frameon=False, loc="center left")
     return ax
 
 
@@ -177,14 +199,29 @@ def block_story(manager: BlockManager, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def _strands(replays: Mapping[str, Replay], wider: float = 0.4) -> Iterator[tuple[Replay, dict[str, Any]]]:
+    """Each replay with its line's style: later ones are thinner, so that of lines on each other all are seen."""
+    last = len(replays) - 1
+    for i, ((name, replay), colour) in enumerate(zip(replays.items(), SERIES, strict=False)):
+        yield replay, {"color": colour, "lw": 1 + wider * (last - i), "label": name}
+
+
+def _title(what: str, name: str) -> str:
+    return f"{what}: {name}" if name else what
+
+
 def _who(event: Event) -> str:
     return "" if event.seq_id is None else str(event.seq_id)
 
 
 def _line(replay: Replay, name: str) -> tuple[np.ndarray, np.ndarray]:
     """A quantity over time, which is 0 while no step runs."""
+    return _with_idle(replay, *_thin(replay.series.time_s, getattr(replay.series, name)))
+
+
+def _with_idle(replay: Replay, times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A line with zeros where the engine falls idle, and where it starts again."""
     series = replay.series
-    times, values = _thin(series.time_s, getattr(series, name))
     idle = np.flatnonzero(series.start_s[1:] > series.time_s[:-1])
     gaps = np.concatenate([series.time_s[idle], series.start_s[idle + 1]])
     order = np.argsort(np.concatenate([times, gaps]), kind="stable")

@@ -14,6 +14,7 @@ import csv
 import json
 from datetime import datetime
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,17 +44,18 @@ def load(path: str | Path, format: str = "auto", *, limit: int | None = None) ->
     read = _csv_rows if format in ("azure", "burst") else _json_rows
     parse = {"azure": _azure, "burst": _burst, "mooncake": _mooncake, "measured": _measured}[format]
     requests: list[Request] = []
-    origin = None
+    origin, before = None, -inf
     for line, row in islice(read(path), limit):
         try:
             arrival, prompt, output, more = parse(row)
+            if arrival < before:
+                raise ValueError("arrives before the line above it; sort the trace by time")
+            before = arrival
             origin = arrival if origin is None and format == "azure" else origin or 0.0
             request = Request(len(requests), arrival - origin, prompt, output, **more)  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError) as error:
             what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
             raise TraceError(f"{path.name}, line {line}: {what}") from error
-        if requests and request.arrival_s < requests[-1].arrival_s:
-            raise TraceError(f"{path.name}, line {line}: arrives before the line above it; sort the trace by time")
         requests.append(request)
     if not requests:
         raise TraceError(f"{path.name} holds no requests")
@@ -62,8 +64,11 @@ def load(path: str | Path, format: str = "auto", *, limit: int | None = None) ->
 
 def detect(path: Path) -> str:
     """The format of a trace by its first line."""
-    with path.open(encoding="utf-8") as file:
-        first = file.readline().strip()
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline().strip()
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path.name} is not text in UTF-8; expected CSV or JSON lines") from error
     if first.startswith("{"):
         return "measured" if '"arrival_s"' in first else "mooncake"
     if first.startswith("TIMESTAMP,"):
@@ -98,12 +103,15 @@ _Parsed = tuple[float, int, int, "dict[str, object]"]
 
 def _azure(row: Mapping[str, object]) -> _Parsed:
     whole, _, fraction = str(row["TIMESTAMP"]).partition(".")  # seven digits: more than datetime takes
-    moment = datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
+    try:
+        moment = datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
+    except ValueError:
+        raise ValueError(f"TIMESTAMP is {row['TIMESTAMP']!r}; expected one like 2023-11-16 18:15:46.68") from None
     return moment, _count(row, "ContextTokens"), _count(row, "GeneratedTokens"), {}
 
 
 def _burst(row: Mapping[str, object]) -> _Parsed:
-    return float(str(row["Timestamp"])), _count(row, "Request tokens"), _count(row, "Response tokens"), {}
+    return _seconds(row, "Timestamp"), _count(row, "Request tokens"), _count(row, "Response tokens"), {}
 
 
 def _mooncake(row: Mapping[str, object]) -> _Parsed:
@@ -112,7 +120,7 @@ def _mooncake(row: Mapping[str, object]) -> _Parsed:
     if len(hashes) != -(-prompt // 512):
         raise ValueError(f"{len(hashes)} hash_ids for {prompt} tokens in blocks of 512")
     more = {"hash_ids": hashes, "hash_block": 512, "hashed_len": prompt}
-    return float(str(row["timestamp"])) / 1000, prompt, _count(row, "output_length"), more
+    return _seconds(row, "timestamp") / 1000, prompt, _count(row, "output_length"), more
 
 
 def _measured(row: Mapping[str, object]) -> _Parsed:
@@ -120,14 +128,22 @@ def _measured(row: Mapping[str, object]) -> _Parsed:
     if len(hashes) != (prompt + output) // 16:
         raise ValueError(f"{len(hashes)} hash_ids for {prompt} + {output} tokens in whole blocks of 16")
     more = {"hash_ids": hashes, "hash_block": 16, "hashed_len": 16 * len(hashes)}
-    return float(str(row["arrival_s"])), prompt, output, more
+    return _seconds(row, "arrival_s"), prompt, output, more
 
 
 def _count(row: Mapping[str, object], column: str) -> int:
-    value = row[column]
-    if value is None or (isinstance(value, float) and value != int(value)):
-        raise ValueError(f"{column} is {value!r}; expected a whole number of tokens")
-    return int(str(value))
+    text = str(row[column])
+    digits = text.removesuffix(".0")
+    if not digits.lstrip("-").isdecimal():
+        raise ValueError(f"{column} is {row[column]!r}; expected a whole number of tokens")
+    return int(digits)
+
+
+def _seconds(row: Mapping[str, object], column: str) -> float:
+    try:
+        return float(str(row[column]))
+    except ValueError:
+        raise ValueError(f"{column} is {row[column]!r}; expected a number") from None
 
 
 def _hashes(row: Mapping[str, object]) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def test_queue_and_measured_lines(result, run) -> None:
 
 
 def test_hit_rate_is_cumulative(result) -> None:
-    (line,) = charts.hit_rate(result).lines
+    (line,) = charts.hit_rate({"paged": result}).lines
     assert line.get_ydata().tolist() == pytest.approx([0.0, 25.0, 100 * 8 / 24])
 
 
@@ -53,6 +53,42 @@ def test_latency_is_a_distribution(result) -> None:
     assert line.get_ydata()[-1] == 100
     (line,) = charts.latency({"paged": result}, "tpot_s").lines
     assert line.get_xdata().tolist() == [500.0] * 3
+
+
+def test_requests_of_one_token_have_no_time_per_output_token() -> None:
+    one = replay(
+        [Request(0, 0.0, 8, 1), Request(1, 9.0, 8, 3)],
+        Scheduler(PagedMemory(BlockManager(6, 4))),
+        Linear(0.5, 0, 0),
+    )
+    (line,) = charts.latency({"paged": one}, "tpot_s").lines
+    assert line.get_xdata().tolist() == [500.0]
+    (line,) = charts.latency({"paged": one}, "ttft_s").lines
+    assert line.get_xdata().tolist() == [0.5, 0.5]
+
+
+def test_nothing_is_wasted_while_nothing_runs() -> None:
+    other = replay(
+        [Request(0, 0.0, 5, 3), Request(1, 100.0, 5, 3)],
+        Scheduler(ContiguousMemory(40, "max", max_len=30)),
+        Linear(0.5, 0, 0),
+    )
+    x, y = charts.waste({"max": other}).lines[0].get_data()
+    assert y.max() == pytest.approx(100 * 22 / 40)
+    assert y[x == 100.0].tolist() == [0.0]
+    assert y[x == 1.5].tolist()[-1] == 0.0, "from the last step on"
+
+
+def test_policies_far_apart_are_drawn_on_a_log_axis(result) -> None:
+    slow = replay([Request(0, 0.0, 8, 3)], Scheduler(PagedMemory(BlockManager(6, 4))), Linear(50, 0, 0))
+    assert charts.latency({"paged": result, "slow": slow}, "ttft_s").get_xscale() == "log"
+    assert charts.latency({"paged": result}, "ttft_s").get_xscale() == "linear"
+
+
+def test_lines_on_each_other_are_all_seen(result) -> None:
+    widths = [line.get_linewidth() for line in charts.latency(dict.fromkeys("abc", result), "ttft_s").lines]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 3
 
 
 def test_bars_add_up_to_the_cache(result) -> None:
@@ -67,7 +103,8 @@ def test_bars_add_up_to_the_cache(result) -> None:
 
 def test_waste_and_capacity(result) -> None:
     assert charts.waste({"paged": result}).lines[0].get_ydata().max() <= 100 * 3 / 24
-    ax = charts.capacity_curve({10: 0.1, 1000: 0.3}, 0.33)
+    ax = charts.capacity_curve({10: 0.1, 1000: 0.3}, 0.33, block_size=512)
+    assert ax.get_xlabel() == "blocks of 512 tokens in the cache"
     assert ax.lines[0].get_ydata().tolist() == [10.0, 30.0]
     assert ax.lines[1].get_ydata()[0] == 33.0
 
@@ -144,6 +181,16 @@ def test_the_command_against_a_measured_run(shared_data, tmp_path, capsys) -> No
     assert (tmp_path / "residuals.png").exists()
 
 
+def test_the_command_says_who_was_refused_and_why_nothing_was_hit(tmp_path, capsys) -> None:
+    arguments = ["--requests", "30", "--shared-prompt", "0", "--blocks", "20", "--out", str(tmp_path)]
+    assert main(["replay", *arguments, "--policy", "paged", "--policy", "max"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "max refused 30 requests" in out  # 2048 slots each, and there are 320
+    assert "served other work" in out
+    assert "can hit nothing" in out
+    assert not (tmp_path / "hit_rate.png").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -154,6 +201,8 @@ def test_the_command_against_a_measured_run(shared_data, tmp_path, capsys) -> No
         (["--host-blocks", "5", "--no-prefix-cache"], "needs prefix_cache"),
         (["/no/such/trace.csv"], "No such file"),
         (["--memory-efficiency", "1.5"], "efficiencies are 1.5"),
+        (["--limit", "0"], "Invalid value for '--limit'"),
+        (["--requests", "0"], "Invalid value for '--requests'"),
     ],
 )
 def test_wrong_arguments_are_explained(arguments, message, capsys) -> None:

@@ -68,10 +68,11 @@ def test_private_ids_of_two_requests_never_meet() -> None:
         ("a.csv", AZURE + "2023-11-16 18:15:51.0,-3,1\n", r"a.csv, line 4: lengths are -3 in"),
         ("a.csv", AZURE + "2023-11-16 18:15:51.0,3,0\n", r"line 4: lengths are 3 in and 0 out"),
         ("a.csv", AZURE + "2023-11-16 18:15:51.0,3\n", r"line 4: GeneratedTokens is None"),
-        ("a.csv", AZURE + "yesterday,3,4\n", r"line 4: Invalid isoformat"),
+        ("a.csv", AZURE + "yesterday,3,4\n", r"line 4: TIMESTAMP is 'yesterday'"),
         ("a.csv", AZURE + "2023-11-16 18:15:48.0,3,4\n", r"line 4: arrives before the line above it"),
+        ("a.csv", AZURE + "2023-11-16 18:14:48.0,3,4\n", r"line 4: arrives before the line above it"),  # and the first
         ("a.csv", AZURE.replace("ContextTokens", "Context"), r"line 2: column 'ContextTokens' is missing"),
-        ("a.csv", AZURE + "2023-11-16 18:15:51.0,x,4\n", r"line 4: invalid literal"),
+        ("a.csv", AZURE + "2023-11-16 18:15:51.0,x,4\n", r"line 4: ContextTokens is 'x'"),
         ("a.csv", AZURE.splitlines()[0], "holds no requests"),
         ("b.csv", BURST.replace("5,Chat", "-5,Chat"), r"line 2: arrival is -5.0"),
         ("b.csv", BURST.replace("5,Chat", "nan,Chat"), r"line 2: arrival is nan"),
@@ -80,6 +81,9 @@ def test_private_ids_of_two_requests_never_meet() -> None:
         ("m.jsonl", mooncake(hash_ids=[1]), r"line 1: 1 hash_ids for 600 tokens"),
         ("m.jsonl", mooncake(hash_ids=[1, -2]), r"line 1: hash_ids must be"),
         ("m.jsonl", mooncake(input_length=600.5), r"line 1: input_length is 600.5"),
+        ("m.jsonl", mooncake(input_length=True), r"line 1: input_length is True; expected a whole number"),
+        ("m.jsonl", mooncake(input_length=float("nan")), r"line 1: input_length is nan; expected a whole number"),
+        ("m.jsonl", mooncake(timestamp="noon"), r"line 1: timestamp is 'noon'; expected a number"),
         ("m.jsonl", mooncake(timestamp=9) + "\n" + mooncake(timestamp=8), r"line 2: arrives before"),
         ("m.jsonl", measured(hash_ids=[0]), r"line 1: 1 hash_ids for 20 \+ 14"),
         ("x.txt", "hello", "like no known format"),
@@ -89,6 +93,12 @@ def test_private_ids_of_two_requests_never_meet() -> None:
 def test_senseless_rows_are_refused_by_their_line(tmp_path, name, text, message) -> None:
     with pytest.raises(TraceError, match=message):
         load(write(tmp_path, name, text))
+
+
+def test_a_file_that_is_no_text_is_refused_by_name(tmp_path) -> None:
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match=r"b\.csv is not text"):
+        load(str(tmp_path / "b.csv"))
 
 
 def test_an_unknown_format_is_refused(tmp_path) -> None:
