@@ -93,7 +93,7 @@ def _what(running: Running, namer: Namer, raw: native.Report, where: str, other:
         past = PAST[native.DIRECTIONS[raw.other_direction]]
         return f"{VERB[direction]} {where}, which {other} {past}"
     if check == "uninitialised":
-        return f"reads {where}, which nobody has written"
+        return f"reads {where}, {detail or 'which nobody has written'}"
     if check == "const_write":
         return f"{VERB[direction]} {where}, which the kernel takes as const (or the array is read-only)"
     if check in ("out_of_bounds", "misaligned") and not detail:

@@ -16,6 +16,7 @@ def floats(*shape):
 
 
 X, Y = floats(64), np.zeros(64, np.float32)
+IDS = np.arange(64, dtype=np.int32)
 TABLE = np.array([0, 1, 2, -1], np.int32)
 
 # name: check, grid, block, arguments, the tensor named (if any), shared memory
@@ -54,6 +55,27 @@ CASES = {
     "assertion": ("assertion", 1, 4, lambda: (np.array([0, 1, 2, 9], np.int32), np.int32(9)), None, 0),
     "missing_wait": ("uninitialised", 1, 32, lambda: (floats(128), floats(128)), "s", 0),
     "too_early_refill": ("race", 1, 32, lambda: (floats(256), floats(256)), "s", 0),
+    "reads_second_tile": ("uninitialised", 1, 32, lambda: (floats(64, 4), floats(32)), "s", 0),
+    "unlocked": ("race", 2, 64, lambda: (np.zeros(1, np.int32), np.zeros(1, np.int32)), "count", 0),
+    "unmatched_reuse": ("race", 1, 64, lambda: (floats(256), floats(64), np.int32(4)), "s", 0),
+    "overlapping_carve": (
+        "race",
+        1,
+        64,
+        lambda: (floats(64), np.arange(64, dtype=np.int32), floats(64)),
+        "dynamic",
+        512,
+    ),
+    "const_cast": ("const_write", 1, 32, lambda: (floats(32), floats(32)), "x", 0),
+    "free_block": (
+        "out_of_bounds",
+        8,
+        16,
+        lambda: (np.array([2, -1], np.int32), floats(4, 4, 16), floats(8, 16), np.int32(4), np.int32(16)),
+        "cache",
+        0,
+    ),
+    "early_return": ("barrier", 2, 64, lambda: (floats(100), floats(100), np.int32(100)), None, 0),
     "divide_by_zero": ("crash", 1, 2, lambda: (np.array([5, 0], np.int32), np.zeros(2, np.int32)), None, 0),
     "stack_overflow": ("crash", 1, 2, lambda: (np.ones(2, np.int32), np.int32(100_000)), None, 0),
 }
@@ -103,11 +125,18 @@ def test_mended_kernel_is_clean(text, name):
         ("missed_barrier", None, "40 of 64 threads wait at the barrier; the others ended without reaching it"),
         ("ended_lanes", None, "a shuffle names lanes 0xfff00000, which have ended"),
         ("source_outside_mask", None, "lane 8 reads lane 16, which is not in the mask 0x0000ffff"),
+        (
+            "free_block",
+            -64,
+            "element -64 of `cache`, 256 bytes before its start (shape (4, 4, 16), float32",
+        ),
+        ("missing_wait", (3,), "to which an asynchronous copy is still on its way: its thread must wait for it first"),
+        ("early_return", None, "36 of 64 threads wait at the barrier; the others ended without reaching it"),
     ],
 )
 def test_words_of_reports(text, name, element, words):
     _, grid, block, arguments, _, shared = CASES[name]
     with pytest.raises(KernelError) as caught:
-        RawKernel(text(f"broken/{name}"), "k")(grid, block, arguments(), shared_mem=shared)
+        RawKernel(text(f"broken/{name}"), "k", (f"-I{HEADERS}",))(grid, block, arguments(), shared_mem=shared)
     assert caught.value.report.element == element
     assert words in caught.value.report.what

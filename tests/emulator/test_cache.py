@@ -1,5 +1,6 @@
 """Compiled objects: whole or not there, one for everything that differs, and kept wherever they can be."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -97,6 +98,24 @@ def test_whatever_differs_is_another_object(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "layout", lambda: layout + 'static_assert(sizeof(int) == 4, "of another version");\n')
     paths.append(build(text, options).path)
     assert len(set(paths)) == len(paths)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="the ziglang wheel is not installed")
+def test_the_compiler_of_a_wheel_is_enough(tmp_path):
+    """With nothing on the path, and no CXX: compiled, run, and findings at their lines, as with any compiler."""
+    (tmp_path / "path").mkdir()
+    environment = {k: v for k, v in os.environ.items() if k != "CXX"}
+    environment |= {"PATH": str(tmp_path / "path"), "REFSIM_CACHE": str(tmp_path / "cache")}
+    program = PROGRAM + (
+        "from gpu.emulator import KernelError\n"
+        "try:\n"
+        f"    RawKernel({CODE!r}, 'k')(1, 5, (x,))\n"
+        "except KernelError as error:\n"
+        "    assert (error.report.check, error.report.line) == ('out_of_bounds', 1)\n"
+        "else:\n"
+        "    raise AssertionError('not found')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

@@ -64,6 +64,7 @@ int refsim_barrier(unsigned form, int predicate, unsigned line);
 unsigned long refsim_warp(unsigned kind, unsigned mask, unsigned long value, unsigned source, unsigned line);
 unsigned refsim_active_mask(unsigned line);
 void refsim_fence();
+void refsim_fence_block();
 void refsim_assert(const char* text);
 void refsim_trap(const char* text);
 }

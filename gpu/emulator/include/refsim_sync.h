@@ -12,7 +12,7 @@ REFSIM_INLINE int __syncthreads_and(int p, REFSIM_LINE) { return refsim_barrier(
 REFSIM_INLINE int __syncthreads_or(int p, REFSIM_LINE) { return refsim_barrier(3, p, line); }
 
 REFSIM_INLINE void __threadfence() { refsim_fence(); }
-REFSIM_INLINE void __threadfence_block() { __asm__ volatile("" ::: "memory"); }
+REFSIM_INLINE void __threadfence_block() { refsim_fence_block(); }
 REFSIM_INLINE void __threadfence_system() { refsim_fence(); }
 
 namespace refsim {

@@ -4,17 +4,20 @@
 
 enum Operation : u32 { OP_ADD, OP_SUB, OP_EXCHANGE, OP_MIN, OP_MAX, OP_AND, OP_OR, OP_XOR, OP_INC, OP_DEC, OP_CAS };
 
-static bool fenced[MAX_THREADS];
-
-EXPORT void refsim_fence() { fenced[current->id] = true; }
+EXPORT void refsim_fence() { current->fence = DEVICE_FENCE; }
+EXPORT void refsim_fence_block() {
+    if (!current->fence) current->fence = BLOCK_FENCE;
+}
 
 static void synchronise() {
-    if (fenced[current->id]) {
-        fenced[current->id] = false;
+    Thread* t = current;
+    if (t->fence) {
         u64 order = __atomic_add_fetch(&launch->order, 1, __ATOMIC_SEQ_CST);
-        launch->published[block.id] = order << 32 | now;
+        t->published = order << 32 | now;
+        if (t->fence == DEVICE_FENCE) launch->published[block.id] = t->published;
+        t->fence = UNFENCED;
     }
-    launch->acquired[block.id] = __atomic_load_n(&launch->order, __ATOMIC_SEQ_CST);
+    t->acquired = launch->acquired[block.id] = __atomic_load_n(&launch->order, __ATOMIC_SEQ_CST);
 }
 
 // A thread that spins on an atomic would keep its fiber for ever: let the others run now and then.

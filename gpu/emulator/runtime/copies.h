@@ -22,6 +22,15 @@ static void take_away(u64 a, u32 size) {
     for (u64 word = (a - shared_low) >> 2; word <= (a - shared_low + size - 1) >> 2; word++) shared_cells[word].init_bytes = 0;
 }
 
+static bool in_flight(u64 a) {
+    for (u32 i = 0; i < block.nthreads; i++) {
+        PendingCopies* q = threads[i].copies;
+        for (u32 j = 0; q && j < q->n; j++)
+            if (a - q->copy[j].to < q->copy[j].size) return true;
+    }
+    return false;
+}
+
 EXPORT void refsim_copy_async(void* to, const void* from, u32 size, u32 given) {
     u64 pc = CALLER;
     if (!current->copies) current->copies = (PendingCopies*)calloc(1, sizeof(PendingCopies));

@@ -30,12 +30,19 @@ constexpr u32 SECOND = 1u << 30;
 static inline u32 field(u32 threads, u32 i) { return threads >> 10 * i & 1023; }
 static inline u32 with_field(u32 threads, u32 i, u32 id) { return (threads & ~(1023u << 10 * i)) | id << 10 * i; }
 
+// Did the thread do a fence and then an atomic after that moment, and this one an atomic since? (As locks do.)
+static bool handed_over(const Thread& from, u32 time) {
+    return from.published && (u32)from.published >= time && from.published >> 32 <= current->acquired;
+}
+
 // Did a barrier, or a __syncwarp of both, come between a moment of another thread of this block and now?
 static inline bool ordered(u32 other, u32 time) {
     if (time < block.barrier) return true;
-    if (other / 32 != current->id / 32) return false;
-    if (time < warp->synced) return true;
-    return warp->pair && time < warp->pair[current->lane][other % 32];
+    if (other / 32 == current->id / 32) {
+        if (time < warp->synced) return true;
+        if (warp->pair && time < warp->pair[current->lane][other % 32]) return true;
+    }
+    return handed_over(threads[other], time);
 }
 
 static inline void note_read(Readers* r, u32* threads, bool fresh, u32 me, u32 pc) {
@@ -77,12 +84,15 @@ static __attribute__((noinline)) void race(u64 a, u32 size, u32 direction, u64 p
     settle(RACE);
 }
 
+static bool in_flight(u64 a);
+
 static __attribute__((noinline)) void uninitialised(u64 a, u32 size, u64 pc, i32 region) {
     Report* r = new_report(UNINITIALISED, pc);
     if (!r) return;
     r->region = region;
     r->address = a;
     r->size = size;
+    if (in_flight(a)) describe(r, "to which an asynchronous copy is still on its way: its thread must wait for it first");
     settle(UNINITIALISED);
 }
 
@@ -143,7 +153,8 @@ static void check_cell(GlobalCell* c, u64 a, u32 size, u32 direction, u64 pc, i3
         return;
     }
     u32 other = same ? c->other_read_block : c->read_block;
-    if (other && !published(other - 1, c->reads.time[0]))
+    // When the other block read is not kept once this one has read too: any publication of its will do then.
+    if (other && !published(other - 1, same ? 0 : c->reads.time[0]))
         race(a, size, direction, pc, region, other - 1, same ? ~0u : field(c->threads, 1), same ? 0 : c->reads.pc[0], READ);
     i32 i = fresh ? -1 : unordered_reader(&c->reads, c->threads, me);
     if (i >= 0) race(a, size, direction, pc, region, block.id, field(c->threads, 1 + i), c->reads.pc[i], READ);

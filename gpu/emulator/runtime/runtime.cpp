@@ -66,12 +66,25 @@ EXPORT int refsim_stacks(u32 count, u64 nbytes) {
     return 1;
 }
 
+// Where the kernel was: the place of the fault, or the call that led there from the kernel, which is the nearest of its
+// addresses on the stack.
+static u64 kernel_place(u64 pc, u64 sp) {
+    u64 low = launch->module_low, nbytes = launch->module_high - low;
+    if (pc - low < nbytes || !current) return pc;
+    u64 bottom = (u64)current->stack_low, top = bottom + launch->stack_nbytes;
+    for (u64 at = (sp > bottom ? sp : bottom) & ~7ull; at + 8 <= top; at += 8)
+        if (*(u64*)at - low < nbytes) return *(u64*)at;
+    return pc;
+}
+
 static void on_fault(int number, siginfo_t* info, void* context) {
     u64 pc = 0;
 #if defined(__x86_64__) && defined(__linux__)
-    pc = ((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP] + 1;
+    auto& registers = ((ucontext_t*)context)->uc_mcontext.gregs;
+    pc = kernel_place(registers[REG_RIP] + 1, registers[REG_RSP]);
 #elif defined(__aarch64__) && defined(__linux__)
-    pc = ((ucontext_t*)context)->uc_mcontext.pc + 4;
+    auto& registers = ((ucontext_t*)context)->uc_mcontext;
+    pc = kernel_place(registers.pc + 4, registers.sp);
 #endif
     (void)context;
     u64 a = (u64)info->si_addr;

@@ -156,6 +156,8 @@ static void run_block(u32 id) {
         t.cursor = 0;
         t.state = RUNNING;
         t.copies = nullptr;
+        t.fence = UNFENCED;
+        t.published = t.acquired = 0;
         // Tops of stacks at equal distances would share a few lines of the first cache: stagger them.
         t.sp = fresh_stack(t.stack_low + launch->stack_nbytes - 64 * (i % 61), thread_main);
     }

@@ -18,6 +18,8 @@ enum WarpKind : u32 {
 
 enum State : u8 { RUNNING, AT_BARRIER, AT_WARP, CONVERGING, DONE };
 
+enum Fence : u8 { UNFENCED, BLOCK_FENCE, DEVICE_FENCE };
+
 struct PendingCopies;
 
 struct Thread {
@@ -32,6 +34,8 @@ struct Thread {
     u64 pc, value, result;
     PendingCopies* copies;
     u8* stack_low;
+    Fence fence;             // since its last atomic
+    u64 published, acquired; // as those of a launch's blocks, for the threads of this one
 };
 
 struct Warp {
