@@ -15,7 +15,7 @@ from gpu.ops.merge import prepare_merge
 from gpu.ops.paged import prepare_paged
 from gpu.ops.paged_gather import prepare_paged_gather
 from gpu.ops.rope import prepare_rope
-from gpu.ops.split_kv import choose_splits, prepare_split_kv
+from gpu.ops.split_kv import prepare_split_kv
 from gpu.ops.standard import prepare_standard
 from gpu.runtime import Runtime
 from refsim.cost import closed_form, closed_form_cache
@@ -92,11 +92,8 @@ def workloads(s: Sizes = FULL) -> list[Workload]:
         )
 
     def split(runtime: Runtime, sequences: int, keys: int) -> Prepared:
-        q, held = random(runtime, sequences, s.H, s.D), caches(runtime, s, sequences, keys)
-        plan = prepare_paged(q, *held, form="scalar", runtime=runtime).plan
-        assert plan is not None
-        splits = max(2, choose_splits(plan, getattr(runtime, "multiprocessors", 2)))
-        return prepare_split_kv(q, *held, num_splits=splits, runtime=runtime)
+        q = random(runtime, sequences, s.H, s.D)
+        return prepare_split_kv(q, *caches(runtime, s, sequences, keys), num_splits=None, runtime=runtime)
 
     def prefill(runtime: Runtime, n: int, **keys: Any) -> Prepared:
         q, k, v = (random(runtime, n, heads, s.D, seed=i) for i, heads in enumerate((s.H, s.G, s.G)))

@@ -28,7 +28,7 @@ def split_kv(
     block_tables: Any = None,
     seq_lens: Any = None,
     *,
-    num_splits: int = 4,
+    num_splits: int | None = 4,
     handover: Handover = "lse",
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
@@ -42,7 +42,8 @@ def split_kv(
 ) -> Result:
     """`refsim.attention.split_kv` on a GPU, or on the emulator; arguments, answer and errors are the same.
 
-    How many splits are worth it: `choose_splits`. runtime, machine and the ledger: as in `gpu.ops.flash`.
+    num_splits: None for as many as are worth it on this device, by `choose_splits`.
+    runtime, machine and the ledger: as in `gpu.ops.flash`.
 
     >>> x = np.random.default_rng(0).standard_normal((100, 1, 32), dtype=np.float32)
     >>> split_kv(x[:1], x, x, num_splits=3, runtime="emulator").ledger.total(tensor="lse_partial", direction="write")
@@ -68,6 +69,11 @@ def split_kv(
     ).result()
 
 
+def multiprocessors(runtime: Runtime) -> int:
+    """Of the device; the emulator counts as a small one."""
+    return int(getattr(runtime, "multiprocessors", 2))
+
+
 def choose_splits(plan: Plan, multiprocessors: int) -> int:
     """Splits that give every multiprocessor its share of programs, but no split less than two key tiles.
 
@@ -89,7 +95,7 @@ def prepare_split_kv(
     block_tables: Any = None,
     seq_lens: Any = None,
     *,
-    num_splits: int = 4,
+    num_splits: int | None = 4,
     handover: Handover = "lse",
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
@@ -103,7 +109,7 @@ def prepare_split_kv(
     **variant: Any,
 ) -> Prepared:
     """Everything `split_kv` does before its launches, the room for the partial answers included."""
-    check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
+    check_split(1 if num_splits is None else num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is not None:
         tensors, _ = paged_tensors(
             q,
@@ -123,7 +129,8 @@ def prepare_split_kv(
         )
     else:
         tensors = _contiguous(q, k, v, cu_seqlens_q, cu_seqlens_k, tile, precision, pack_gqa, runtime, machine, variant)
-    plan, where, splits = tensors.plan, tensors.runtime, int(num_splits)
+    plan, where = tensors.plan, tensors.runtime
+    splits = choose_splits(plan, multiprocessors(where)) if num_splits is None else int(num_splits)
     paged = plan.block_size is not None
     call = call_struct(
         plan, tensors.q, tensors.k, tensors.v, max_blocks=max_blocks(tensors) if paged else 0, num_splits=splits

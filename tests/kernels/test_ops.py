@@ -215,6 +215,18 @@ def test_split_counts_fill_the_device_and_no_more() -> None:
     assert choose_splits(Plan.of([], **keys), 100) == 1
 
 
+def test_splits_are_counted_out_where_none_are_given() -> None:
+    """The emulator's 2 multiprocessors take 8 programs: 8 splits of one query and head, of 2 tiles of 128 at least."""
+    x = normal(3000, 1, 8)
+    assert (
+        ops.split_kv(x[:1], x, x, num_splits=None, **E).ledger.total(tensor="lse_partial", direction="write") == 8 * 4
+    )
+    few = x[:300]
+    assert (
+        ops.split_kv(x[:1], few, few, num_splits=None, **E).ledger.total(tensor="lse_partial", direction="write") == 4
+    )
+
+
 def test_default_tiles_fit_two_blocks_a_multiprocessor() -> None:
     for D in (32, 64, 96, 128, 256):
         for itemsize in (2, 4):
