@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpu import emulator
-from gpu.emulator import CompileError, LaunchError, RawKernel, RawModule, SourceError
+from gpu.emulator import LaunchError, RawKernel, RawModule, SourceError
 
 ADD = r"""
 extern "C" __global__ void add(const float* x, float* y, float a, int n, bool on) {
@@ -170,31 +170,6 @@ extern "C" __global__ void k(Shape s, const float* bias, float* y) {
         RawKernel(code, "k")(1, 4, (np.int32(1), None, y))
 
 
-def test_options_and_headers(tmp_path):
-    (tmp_path / "twice.cuh").write_text(
-        "#pragma once\n"
-        "__device__ inline float twice(float x) { extern __shared__ float s[]; s[0] = x; return 2 * s[0]; }\n"
-    )
-    code = '#include "twice.cuh"\nextern "C" __global__ void k(float* y) { *y = N * twice(*y); }'
-    y = np.ones(1, np.float32)
-    options = (f"-I{tmp_path}", "-DN=3", "--use_fast_math", "-std=c++14", "--gpu-architecture=sm_90")
-    RawKernel(code, "k", options)(1, 1, (y,), shared_mem=4)
-    assert y[0] == 6
-    # a changed header is another kernel
-    (tmp_path / "twice.cuh").write_text("#pragma once\n__device__ inline float twice(float x) { return 4 * x; }\n")
-    RawKernel(code, "k", options)(1, 1, (y,))
-    assert y[0] == 72
-    with pytest.raises(ValueError, match="unknown compiler option '--fast'"):
-        RawKernel(code, "k", ("--fast",))(1, 1, (y,))
-
-
-def test_compile_errors_name_the_line_of_the_text():
-    with pytest.raises(CompileError, match=r"kernel\.cu:3:\d+: error: .undefined_thing"):
-        RawKernel(
-            'extern "C" __global__ void k(int* y) {\n    int x = 0;\n    *y = undefined_thing + x;\n}', "k"
-        ).compile()
-
-
 def test_device_printf_comes_in_the_order_of_blocks(capsys):
     code = r"""
 #include <cstdio>
@@ -242,49 +217,3 @@ def test_nothing_here_needs_cupy_or_a_gpu():
         "assert 'matplotlib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-def test_a_missing_compiler_is_explained(monkeypatch):
-    from gpu.emulator.toolchain import CompilerNotFound, find_compiler
-
-    with pytest.raises(CompilerNotFound, match="'no-such-compiler'"):
-        find_compiler("no-such-compiler")
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    find_compiler.cache_clear()
-    with pytest.raises(CompilerNotFound, match="pip install ziglang"):
-        find_compiler()
-    find_compiler.cache_clear()
-
-
-HEADER = """#pragma once
-__device__ inline float near(const float* x, int i) {
-    return x[i];  // READ
-}
-__device__ __noinline__ float far(const float* x, int i) {
-    __syncthreads();
-    return x[i];
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "place"),
-    [("near", 3, "near.cuh line 3: return x[i];"), ("far", 0, "near.cuh line 7: return x[i];")],
-)
-def test_a_finding_in_a_header_names_the_header(tmp_path, name, line, place):
-    (tmp_path / "inc").mkdir()
-    (tmp_path / "inc" / "near.cuh").write_text(HEADER)
-    code = f"""#include "inc/near.cuh"
-extern "C" __global__ void k(const float* x, float* y) {{
-    *y = {name}(x, 9);
-}}"""
-    kernel = RawKernel(code, "k", (f"-I{tmp_path}",))
-    with pytest.raises(emulator.KernelError, match="out of bounds") as caught:
-        kernel(1, 1, (np.zeros(4, np.float32), np.zeros(1, np.float32)))
-    report = caught.value.report
-    assert report.line == line
-    assert report.header.startswith(place)
-    assert place in str(report)
-    assert "unknown line" not in str(report)

@@ -45,6 +45,23 @@ def test_a_crash_is_a_report(body, message, traced):
     np.testing.assert_array_equal(x, X)
 
 
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_stack_that_overflows_below_the_kernel(traced):
+    """The fault may be in the emulator, on behalf of the kernel: the line is that of the call."""
+    code = r"""
+__device__ __noinline__ int deeper(int n, volatile int* p) {
+    volatile int a[64];
+    a[n % 64] = *p;
+    return n ? deeper(n - 1, p) + a[1] : a[0];
+}
+extern "C" __global__ void k(volatile int* y, int n) { y[0] = deeper(n, y); }"""
+    y = np.zeros(1, np.int32)
+    with pytest.raises(KernelError, match="stack overflow") as caught:
+        RawKernel(code, "k", traced=traced)(1, 1, (y, np.int32(1_000_000)))
+    assert 2 <= caught.value.report.line <= 5
+    assert y[0] == 0
+
+
 def test_bigger_stacks_on_request():
     code = r"""extern "C" __global__ void k(float* x) {
     volatile float big[100000];
