@@ -15,14 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from refsim import attention, charts, cost, kvcache, machine, mistakes, model, numerics, oracle, softmax
+    from refsim import attention, charts, cost, kvcache, machine, mistakes, model, numerics, oracle, serving, softmax
     from refsim.attention import Result
     from refsim.kvcache import BlockManager, PagedKV
     from refsim.machine import Ledger, Machine, SramOverflow, Step
     from refsim.numerics import Precision
 
 _PARTS = (
-    *("attention", "charts", "conformance", "cost", "kvcache", "machine", "mistakes", "model", "numerics"),
+    *("attention", "charts", "cost", "kvcache", "machine", "mistakes", "model", "numerics"),
     *("oracle", "serving", "softmax"),
 )
 _NAMES = {
@@ -54,6 +54,7 @@ __all__ = [
     "model",
     "numerics",
     "oracle",
+    "serving",
     "softmax",
 ]
 

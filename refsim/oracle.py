@@ -95,5 +95,9 @@ def paged(
         rows = slice(starts[seq], starts[seq + 1])
         at = np.arange(T)
         blocks, slots = np.asarray(block_tables[seq], np.int64)[at // block_size], at % block_size
+        if (blocks < 0).any():
+            raise IndexError(
+                f"sequence {seq} has {T} tokens and reads a table entry of {blocks.min()}, which is no block"
+            )
         out[rows], lse[:, rows] = attention(q[rows], k_cache[blocks, slots], v_cache[blocks, slots], **variant)
     return out, lse

@@ -93,12 +93,12 @@ class Variant:
         """
         if scale is None:
             scale = head_dim**-0.5
-        if not np.isfinite(scale):
-            raise ValueError(f"scale must be finite, got {scale}")
+        if not _is_finite(scale):
+            raise ValueError(f"scale must be a finite number, got {scale!r}")
         if align not in ("bottom-right", "top-left"):
             raise ValueError(f"align must be 'bottom-right' or 'top-left', got {align!r}")
-        if softcap is not None and not (np.isfinite(softcap) and softcap >= 0):
-            raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap}")
+        if softcap is not None and not (_is_finite(softcap) and softcap >= 0):
+            raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap!r}")
         return cls(
             scale=float(scale),
             causal=bool(causal),
@@ -117,6 +117,10 @@ class Variant:
         return Band(n, T, T - n if self.align == "bottom-right" else 0, left, right)
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+
+
 def _window(window: Any) -> tuple[int | None, int | None]:
     if window is None:
         return (None, None)
@@ -126,7 +130,7 @@ def _window(window: Any) -> tuple[int | None, int | None]:
         raise ValueError(f"window must be (keys before, keys after) or None, got {window!r}") from None
     sides = []
     for side, size in (("before", left), ("after", right)):
-        if size is not None and not float(size).is_integer():
+        if size is not None and not (_is_finite(size) and float(size).is_integer()):
             raise ValueError(f"window: keys {side} must be a whole number, -1 or None, got {size!r}")
         if size is not None and size < -1:
             raise ValueError(f"window: keys {side} must be 0 or more, or -1 or None for unlimited, got {size}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import index as whole_number
 from typing import Any
 
 from refsim.numerics import Precision, dtype_of
@@ -18,6 +19,17 @@ from refsim.variant import Band, Variant, check_heads
 
 TILE_SIZES = (128, 64, 32, 16)
 LONGEST = 2**31 - 1  # tokens of a sequence: kernels read lengths as int32
+
+
+def check_tile(tile: Any) -> tuple[int, int]:
+    """(rows, keys) as whole numbers from 1; ValueError for anything else."""
+    try:
+        rows, keys = map(whole_number, tile)
+    except (TypeError, ValueError):  # not whole numbers, or not two of them
+        rows = keys = 0
+    if min(rows, keys) < 1:
+        raise ValueError(f"tile must be (rows, keys), both whole numbers from 1, got {tile!r}")
+    return rows, keys
 
 
 @dataclass(frozen=True)
@@ -81,9 +93,7 @@ class Plan:
             if n < 0 or T < 0:
                 raise ValueError(f"sequence {index} has {n} queries and {T} keys; lengths can't be negative")
             if max(n, T) > LONGEST:
-                raise ValueError(
-                    f"sequence {index} has {n} queries and {T} keys; lengths are int32, {LONGEST:,} at most"
-                )
+                raise ValueError(f"sequence {index} has {n} queries and {T} keys; int32 holds {LONGEST:,} at most")
             sequences.append(Sequence(index, start, int(n), int(T)))
             start += int(n)
         plan = cls(
@@ -98,9 +108,7 @@ class Plan:
             block_size=block_size,
         )
         if tile is not None:
-            if len(tile) != 2 or any(size != int(size) or size < 1 for size in tile):
-                raise ValueError(f"tile must be (rows, keys), both 1 or more, got {tile!r}")
-            return plan.with_tile(int(tile[0]), int(tile[1]))
+            return plan.with_tile(*check_tile(tile))
         choices = [plan.with_tile(Br, Bc) for Br in TILE_SIZES for Bc in TILE_SIZES if Bc <= Br or plan._few_rows(Br)]
         fitting = [p for p in choices if sram_nbytes is None or p.on_chip_nbytes <= sram_nbytes]
         return max(fitting, key=lambda p: (p.rows * p.Bc, p.rows), default=choices[-1])

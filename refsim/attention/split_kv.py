@@ -70,7 +70,7 @@ def check_split(
     num_splits: Any, handover: Any, block_tables: Any, seq_lens: Any, cu_seqlens_k: Any, layer: int | None
 ) -> None:
     """Refuse, with ValueError, what only a split call can get wrong."""
-    if num_splits != int(num_splits) or num_splits < 1:
+    if not isinstance(num_splits, int | np.integer) or num_splits < 1:
         raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
     if handover not in ("lse", "state"):
         raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")

@@ -32,13 +32,20 @@ CACHE = normal(6, 4, 2, 8)
         ((Q.astype(int), K, V), {}, TypeError, r"q: .*int64.* choose one of float64"),
         (([[[1.0]]], K, V), {}, TypeError, r"q must be an array, got list"),
         ((Q, K, V), {"window": 3}, ValueError, r"window must be \(keys before, keys after\)"),
+        ((Q, K, V), {"window": ("a", 0)}, ValueError, r"keys before must be a whole number"),
+        ((Q, K, V), {"window": (0, np.inf)}, ValueError, r"keys after must be a whole number"),
         ((Q, K, V), {"window": (-2, 0)}, ValueError, r"keys before must be 0 or more"),
         ((Q, K, V), {"align": "left"}, ValueError, r"align must be"),
         ((Q, K, V), {"softcap": -1.0}, ValueError, r"softcap must be a positive number"),
-        ((Q, K, V), {"scale": np.nan}, ValueError, r"scale must be finite"),
+        ((Q, K, V), {"softcap": "1"}, ValueError, r"softcap must be a positive number"),
+        ((Q, K, V), {"scale": np.nan}, ValueError, r"scale must be a finite number"),
+        ((Q, K, V), {"scale": "1"}, ValueError, r"scale must be a finite number, got '1'"),
         ((Q, K, V), {"alibi_slopes": [1.0]}, ValueError, r"alibi_slopes must hold one number a query head"),
         ((Q, K, V), {"sinks": [np.inf] * 4}, ValueError, r"sinks must be finite"),
-        ((Q, K, V), {"tile": (0, 4)}, ValueError, r"tile must be \(rows, keys\)"),
+        *(
+            ((Q, K, V), {"tile": t}, ValueError, r"tile must be \(rows, keys\)")
+            for t in [(0, 4), (4, 0), 4, "44", (4,)]
+        ),
         ((Q, K, V), {"cu_seqlens_q": [0, 3]}, ValueError, r"needs both cu_seqlens_q and cu_seqlens_k"),
         ((Q, K, V), {"cu_seqlens_q": [0, 2], "cu_seqlens_k": [0, 5]}, ValueError, r"rise from 0 to the number of tok"),
         ((Q, K, V), {"cu_seqlens_q": [0, 3], "cu_seqlens_k": [0, 5, 5]}, ValueError, r"1 sequences and cu_seqlens_k 2"),
@@ -97,6 +104,7 @@ def test_caches_that_disagree_or_hold_nothing() -> None:
     [
         ({"num_splits": 0}, "num_splits must be a whole number from 1"),
         ({"num_splits": 1.5}, "num_splits must be a whole number from 1"),
+        ({"num_splits": None}, "num_splits must be a whole number from 1"),
         ({"handover": "both"}, "handover must be 'lse' or 'state'"),
         ({"seq_lens": [1]}, "needs both block_tables and seq_lens"),
         ({"layer": 0}, "layer selects from a paged cache"),
@@ -123,6 +131,8 @@ def test_nothing_fits_a_tiny_machine() -> None:
 
 
 def test_plans() -> None:
+    with pytest.raises(ValueError, match="int32 holds 2,147,483,647 at most"):
+        Plan.of([(1, 2**31)], H=1, G=1, D=4)
     with pytest.raises(ValueError, match="sequence 1 has -1 queries and 3 keys"):
         Plan.of([(1, 2), (-1, 3)], H=1, G=1, D=4)
     with pytest.raises(ValueError, match="block_size must be 1 or more, got 0"):

@@ -133,7 +133,7 @@ SHAPES = {"q": (2, 4, 8), "k": (3, 2, 8), "v": (3, 2, 6)}
         ({"q": [[[1.0]]]}, TypeError, "q must be an array, got list"),
         ({"k": np.zeros((3, 2, 8), int)}, TypeError, "k: .*not a floating type"),
         ({"v": np.zeros((3, 2, 6), complex)}, TypeError, "v: .*not a floating type"),
-        ({"scale": np.inf}, ValueError, "scale must be finite"),
+        ({"scale": np.inf}, ValueError, "scale must be a finite number"),
         ({"align": "left"}, ValueError, "align must be 'bottom-right' or 'top-left', got 'left'"),
         ({"softcap": -1.0}, ValueError, "softcap must be a positive number"),
         ({"window": 4}, ValueError, r"window must be \(keys before, keys after\)"),
@@ -156,3 +156,9 @@ def test_inputs_are_left_alone():
     before = q.copy()
     oracle.attention(q, q, q, causal=True, softcap=1.0)
     assert (q == before).all()
+
+
+def test_a_table_entry_that_is_no_block_is_never_read_from_the_end():
+    cache = np.ones((2, 1, 1, 1))
+    with pytest.raises(IndexError, match="sequence 0 has 2 tokens and reads a table entry of -1"):
+        oracle.paged(np.zeros((1, 1, 1)), cache, cache, [[0, -1]], [2])
