@@ -99,6 +99,7 @@ class PagedMemory:
 
     def __init__(self, manager: BlockManager, *, whole_prompt_must_fit: bool = True) -> None:
         self.manager = manager
+        self.block_size = manager.block_size
         self.whole_prompt_must_fit = whole_prompt_must_fit
         self._loaded = 0
 
@@ -132,7 +133,7 @@ class PagedMemory:
 
     def commit(self, state: State, count: int) -> None:
         """Enter full blocks into the prefix cache."""
-        if state.chain is not None and state.computed % self.manager.block_size < count:
+        if state.chain is not None and state.computed % self.block_size < count:
             self.manager.commit(state.request.index, state.computed)
 
     def fork(self, state: State, twin: State) -> None:

@@ -103,13 +103,13 @@ class Scheduler:
         finished = []
         commit = self.memory.commit
         for state, count in step.scheduled:
-            state.computed += count
+            state.computed = computed = state.computed + count
             commit(state, count)
-            if state.computed == state.tokens:
-                state.tokens += 1
+            if computed == state.tokens:
+                state.tokens = known = computed + 1
                 if state.first_token_s < 0:
                     state.first_token_s = now_s
-                if state.tokens == state.total_len:
+                if known == state.total_len:
                     finished.append(state)
         if finished:
             for state in finished:

@@ -347,6 +347,17 @@ def test_evicted_blocks_come_back_from_the_host() -> None:
         BlockManager(4, 4, host_blocks=2)
 
 
+def test_a_block_is_no_twin_under_another_prefix_even_if_hashes_say_so(monkeypatch) -> None:
+    monkeypatch.setattr("refsim.kvcache.chain.key_of", lambda pair: hash(pair[1]))
+    m = manager()
+    m.allocate("a", [1, 1, 1, 1, 2, 2, 2, 2])
+    m.allocate("b", [9, 9, 9, 9, 2, 2, 2, 2])
+    m.commit("a")
+    m.commit("b")
+    assert m.table("b").tolist() == [2, 3]
+    assert m.prefix.entries == [0, 1, 2]
+
+
 def test_the_host_gives_nothing_whose_key_the_gpu_holds_for_another(monkeypatch) -> None:
     monkeypatch.setattr("refsim.kvcache.chain.key_of", lambda pair: pair[1][0])  # the first id's low byte
     m = manager(blocks=4, host_blocks=8)
