@@ -38,7 +38,7 @@ def contiguous_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and lay them out on the machine."""
-    machine = machine or Machine()
+    machine = _machine(machine)
     plan, ints = contiguous_plan(
         q, k, v, tile, machine.sram_nbytes, precision, cu_seqlens_q, cu_seqlens_k, packed, variant
     )
@@ -102,7 +102,7 @@ def paged_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (tokens, H, D), caches (num_blocks, block_size, G, D), tables and lengths, and lay them out."""
-    machine = machine or Machine()
+    machine = _machine(machine)
     k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
     plan, ints = paged_plan(
         q,
@@ -200,6 +200,12 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
                 f"block_tables[{seq.index}, {at}] is {tables[seq.index, at]}, and the cache has blocks 0 to "
                 f"{num_blocks - 1}; sequence {seq.index} with {seq.T} tokens reads that entry"
             )
+
+
+def _machine(machine: Any) -> Machine:
+    if machine is not None and not isinstance(machine, Machine):
+        raise TypeError(f"machine must be a refsim.Machine, such as Machine(sram_nbytes=65536), got {machine!r}")
+    return machine or Machine()
 
 
 def _floating(name: str, x: Any) -> np.dtype:

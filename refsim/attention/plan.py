@@ -86,6 +86,8 @@ class Plan:
         (4, 128, (8, 1))
         """
         check_heads(H, G, D, D)
+        if not isinstance(precision, Precision | None):
+            raise TypeError(f"precision must be a Precision, such as Precision.of('float16'), got {precision!r}")
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be 1 or more, got {block_size}")
         sequences, start = [], 0

@@ -50,6 +50,8 @@ CACHE = normal(6, 4, 2, 8)
         ((Q, K, V), {"cu_seqlens_q": [0, 2], "cu_seqlens_k": [0, 5]}, ValueError, r"rise from 0 to the number of tok"),
         ((Q, K, V), {"cu_seqlens_q": [0, 3], "cu_seqlens_k": [0, 5, 5]}, ValueError, r"1 sequences and cu_seqlens_k 2"),
         ((Q, K, V), {"cu_seqlens_q": [0.0, 3.0], "cu_seqlens_k": [0, 5]}, TypeError, r"must be integers"),
+        ((Q, K, V), {"machine": "A100"}, TypeError, r"machine must be a refsim.Machine.* got 'A100'"),
+        ((Q, K, V), {"precision": "float16"}, TypeError, r"precision must be a Precision.* got 'float16'"),
         ((Q, K, V), {"colour": "red"}, TypeError, r"colour"),
     ],
 )
