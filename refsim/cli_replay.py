@@ -198,7 +198,10 @@ def _live(
     from refsim import model
     from refsim.serving.live import LiveRequest, alone, ids_of_trace, run_live
 
-    decoder = model.random_decoder(seed=seed) if path == "random" else model.load(None if path == "default" else path)
+    if path == "random":  # tied embeddings would repeat the last token, whatever the cache holds
+        decoder = model.random_decoder(seed=seed, tied=False)
+    else:
+        decoder = model.load(None if path == "default" else path)
     rng = np.random.default_rng(seed)
     longest = min(decoder.config.context, blocks * block_size) // 2
     wants = []

@@ -10,13 +10,24 @@ from refsim.serving.live import LiveRequest, alone, ids_of_trace, run_live
 
 @pytest.fixture(scope="module")
 def decoder() -> model.Decoder:
-    return model.random_decoder(seed=3, num_layers=2)
+    # Tied embeddings of random weights repeat the last token whatever the cache holds: they would prove nothing.
+    return model.random_decoder(seed=3, num_layers=2, tied=False)
 
 
 def prompts(count: int, shared: int, own: int) -> list[tuple[int, ...]]:
     rng = np.random.default_rng(9)
     common = rng.integers(0, 256, shared).tolist()
     return [(*common, *rng.integers(0, 256, own).tolist()) for _ in range(count)]
+
+
+def test_each_token_of_a_prompt_matters_to_its_output(decoder) -> None:
+    """What the tests below rest on: an output that ignored part of the cache would hide any mistake in it."""
+    prompt = prompts(1, 10, 5)[0]
+    before = alone(decoder, LiveRequest(prompt, 12))
+    assert len(set(before)) > 6
+    for i in range(len(prompt)):
+        other = (*prompt[:i], (prompt[i] + 1) % 256, *prompt[i + 1 :])
+        assert alone(decoder, LiveRequest(other, 12)) != before, f"token {i}"
 
 
 def check(decoder: model.Decoder, wants: list[LiveRequest], **run):
