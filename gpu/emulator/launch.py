@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import signal
 import threading
@@ -72,6 +73,7 @@ class Running:
     ) -> None:
         self.loaded, self.entry, self.grid, self.block = loaded, entry, grid, block
         self.settings, self.shared_mem = settings, shared_mem
+        self.stack_nbytes = -(-settings.stack_nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.arguments = check_arguments(entry, args)
         check_limits(loaded, entry, grid, block, shared_mem, settings.shared_limit)
         named = [
@@ -110,7 +112,7 @@ class Running:
         self.control = control
         control.grid[:], control.block[:] = self.grid, self.block
         control.shared_nbytes, control.workers = self.shared_mem, self._workers()
-        control.stack_nbytes = settings.stack_nbytes
+        control.stack_nbytes = self.stack_nbytes
         control.entry = self.entry.address
         pointers = {i: self.memory.pointer(a) for i, a in self.arguments.arrays.items()}
         addresses, self._keep = pack(self.arguments, pointers)
@@ -164,7 +166,7 @@ class Running:
 
     def start(self) -> None:
         """Fork the workers. One launch at a time: stacks are made for the next and inherited by them."""
-        threads, nbytes = math.prod(self.block), self.settings.stack_nbytes
+        threads, nbytes = math.prod(self.block), self.stack_nbytes
         with _starting:
             if not self.loaded.runtime.refsim_stacks(threads, nbytes):
                 raise MemoryError(f"no memory for {threads} stacks of {nbytes} bytes")

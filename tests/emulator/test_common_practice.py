@@ -146,3 +146,27 @@ extern "C" __global__ void largest(const float* x, int n, float* out) {
         assert out[0] == x.max()
         assert bool(kernel.reports) == racy
     assert kernel.reports[0].line == find_line(code, "LOOK")
+
+
+@pytest.mark.parametrize(
+    ("fence", "blocks", "racy"),
+    [
+        ("__threadfence()", 2, False),
+        ("__threadfence_block()", 1, False),
+        ("__threadfence_block()", 2, True),
+        ("", 1, True),
+    ],
+)
+def test_a_spin_lock_orders_what_its_fence_reaches(fence, blocks, racy):
+    code = f"""
+extern "C" __global__ void k(int* lock, int* count) {{
+    while (atomicCAS(lock, 0, 1) != 0) {{ }}
+    *count += 1;
+    {fence};
+    atomicExch(lock, 0);
+}}"""
+    count = np.zeros(1, np.int32)
+    checks = {"race": "report"}
+    outcome = emulator.run(code, blocks, 64, (np.zeros(1, np.int32), count), name="k", checks=checks, timeout=60)
+    assert bool(outcome.reports) == racy
+    assert count[0] == 64 * blocks

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpu.emulator import RawModule
+from gpu.emulator import RawKernel, RawModule
 
 CODE = r"""
 #include <cuda_fp16.h>
@@ -156,3 +156,52 @@ extern "C" __global__ void k(__half* h, __half2* h2) {
     assert list(h2) == [64, 128]
     assert kernel.trace.tensors["h"].atomic.nbytes == 64 * 2
     assert kernel.trace.tensors["h2"].atomic.nbytes == 64 * 4
+
+
+def test_comparisons_and_selections_of_pairs():
+    code = r"""
+#include <cuda_fp16.h>
+extern "C" __global__ void k(float* y) {
+    half2 a = __floats2half2_rn(1.5f, -2.f), b = __floats2half2_rn(1.5f, 3.f);
+    half2 list[] = {__heq2(a, b), __hlt2(a, b), __hge2(a, b), -a, __lows2half2(a, b), __highs2half2(a, b)};
+    for (int i = 0; i < 6; i++) y[2 * i] = __low2float(list[i]), y[2 * i + 1] = __high2float(list[i]);
+    y[12] = __hbeq2(a, b), y[13] = __hble2(a, b), y[14] = a == b;
+    y[15] = __hfma_relu(a.x, a.y, b.x), y[16] = __hadd_sat(a.x, a.x), y[17] = hceil(__float2half(0.25f));
+    y[18] = __half2short_rn(__short2half_rn(-7)), y[19] = __high2float(h2sqrt(__floats2half2_rn(1.f, 9.f)));
+}"""
+    y = np.zeros(20, np.float32)
+    RawKernel(code, "k")(1, 1, (y,))
+    assert list(y[:12]) == [1, 0, 0, 1, 1, 0, -1.5, 2, 1.5, 1.5, -2, 3]
+    assert list(y[12:]) == [0, 1, 0, 0, 1, 1, -7, 3]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")])
+def test_four_bytes_of_fp8(kind, dtype):
+    code = f"""
+#include <cuda_fp8.h>
+extern "C" __global__ void k(const float4* x, unsigned* codes, float4* back) {{
+    __nv_fp8x4_{kind} q(x[threadIdx.x]);
+    codes[threadIdx.x] = q.__x;
+    back[threadIdx.x] = (float4)q;
+}}"""
+    x = np.random.default_rng(3).standard_normal((32, 4)).astype(np.float32) * 20
+    codes, back = np.zeros(32, np.uint32), np.zeros((32, 4), np.float32)
+    RawKernel(code, "k")(1, 32, (x, codes, back))
+    expected = x.astype(getattr(ml_dtypes, dtype))
+    np.testing.assert_array_equal(codes.view(np.uint8), expected.view(np.uint8).ravel())
+    np.testing.assert_array_equal(back, expected.astype(np.float32))
+
+
+def test_products_of_bytes_and_of_long_words():
+    code = r"""
+extern "C" __global__ void k(const int* a, const int* b, int* dots, unsigned long long* words, unsigned long long x) {
+    dots[0] = __dp4a(*a, *b, 10);
+    dots[1] = (int)__dp4a((unsigned)*a, (unsigned)*b, 10u);
+    words[0] = __umul64hi(x, x), words[1] = __brevll(x), words[2] = (unsigned long long)__mul64hi(-1ll, 5ll);
+}"""
+    a, b = np.array([-128, 127, -1, 5], np.int8), np.array([-128, -128, 3, 100], np.int8)
+    dots, words, x = np.zeros(2, np.int32), np.zeros(3, np.uint64), 0xFEDCBA9876543211
+    RawKernel(code, "k")(1, 1, (a, b, dots, words, np.uint64(x)))
+    assert dots[0] == 10 + int(a.astype(int) @ b.astype(int))
+    assert dots[1] == 10 + int(a.view(np.uint8).astype(int) @ b.view(np.uint8).astype(int))
+    assert [int(w) for w in words] == [x * x >> 64, int(f"{x:064b}"[::-1], 2), 2**64 - 1]

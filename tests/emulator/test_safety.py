@@ -54,12 +54,18 @@ __device__ __noinline__ int deeper(int n, volatile int* p) {
     a[n % 64] = *p;
     return n ? deeper(n - 1, p) + a[1] : a[0];
 }
-extern "C" __global__ void k(volatile int* y, int n) { y[0] = deeper(n, y); }"""
-    y = np.zeros(1, np.int32)
-    with pytest.raises(KernelError, match="stack overflow") as caught:
-        RawKernel(code, "k", traced=traced)(1, 1, (y, np.int32(1_000_000)))
-    assert 2 <= caught.value.report.line <= 5
-    assert y[0] == 0
+extern "C" __global__ void k(volatile int* y, int n, int pad) {
+    volatile char* room = (volatile char*)__builtin_alloca(16 * pad + 16);
+    room[0] = 1;
+    y[0] = deeper(n, y);
+}"""
+    y, kernel = np.zeros(1, np.int32), RawKernel(code, "k", traced=traced)
+    for pad in range(0, 24, 3):  # so that now this and now that is the first to find no room
+        with pytest.raises(KernelError, match="stack overflow") as caught:
+            # no whole number of pages
+            emulator.run(kernel, 1, 2, (y, np.int32(1_000_000), np.int32(pad)), stack_nbytes=50_000)
+        assert 2 <= caught.value.report.line <= 5
+        assert y[0] == 0
 
 
 def test_bigger_stacks_on_request():

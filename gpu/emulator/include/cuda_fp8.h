@@ -26,8 +26,14 @@ REFSIM_INLINE __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_
 REFSIM_INLINE __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw x, __nv_saturation_t s, __nv_fp8_interpretation_t t) {
     return refsim::fp8_code((float)__half(x), s == __NV_SATFINITE, t == __NV_E4M3);
 }
+REFSIM_INLINE __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw x, __nv_saturation_t s, __nv_fp8_interpretation_t t) {
+    return refsim::fp8_code((float)__nv_bfloat16(x), s == __NV_SATFINITE, t == __NV_E4M3);
+}
 REFSIM_INLINE __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t s, __nv_fp8_interpretation_t t) {
     return (__nv_fp8x2_storage_t)(__nv_cvt_float_to_fp8(x.x, s, t) | __nv_cvt_float_to_fp8(x.y, s, t) << 8);
+}
+REFSIM_INLINE __nv_fp8x2_storage_t __nv_cvt_halfraw2_to_fp8x2(__half2_raw x, __nv_saturation_t s, __nv_fp8_interpretation_t t) {
+    return (__nv_fp8x2_storage_t)(__nv_cvt_halfraw_to_fp8({x.x}, s, t) | __nv_cvt_halfraw_to_fp8({x.y}, s, t) << 8);
 }
 REFSIM_INLINE __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t x, __nv_fp8_interpretation_t t) {
     return __half(refsim::fp8_value(x, t == __NV_E4M3));
@@ -66,11 +72,19 @@ struct alignas(2) __nv_fp8x2_e5m2 {
     explicit __nv_fp8x2_e5m2(float2 f) : __x(__nv_cvt_float2_to_fp8x2(f, __NV_SATFINITE, __NV_E5M2)) {}
     explicit operator float2() const { return {refsim::fp8_value(__x & 255, false), refsim::fp8_value(__x >> 8, false)}; }
 };
-struct alignas(4) __nv_fp8x4_e4m3 {
-    __nv_fp8x4_storage_t __x;
-    __nv_fp8x4_e4m3() = default;
-    explicit operator float4() const {
-        return {refsim::fp8_value(__x & 255, true), refsim::fp8_value(__x >> 8 & 255, true),
-                refsim::fp8_value(__x >> 16 & 255, true), refsim::fp8_value(__x >> 24, true)};
-    }
-};
+#define REFSIM_FP8X4(T, KIND)                                                                            \
+    struct alignas(4) T {                                                                                \
+        __nv_fp8x4_storage_t __x;                                                                        \
+        T() = default;                                                                                   \
+        explicit T(float4 f)                                                                             \
+            : __x(__nv_cvt_float2_to_fp8x2({f.x, f.y}, __NV_SATFINITE, KIND) |                           \
+                  (unsigned)__nv_cvt_float2_to_fp8x2({f.z, f.w}, __NV_SATFINITE, KIND) << 16) {}         \
+        explicit operator float4() const {                                                               \
+            float v[4];                                                                                  \
+            for (int i = 0; i < 4; i++) v[i] = refsim::fp8_value(__x >> 8 * i & 255, KIND == __NV_E4M3); \
+            return {v[0], v[1], v[2], v[3]};                                                             \
+        }                                                                                                \
+    };
+REFSIM_FP8X4(__nv_fp8x4_e4m3, __NV_E4M3)
+REFSIM_FP8X4(__nv_fp8x4_e5m2, __NV_E5M2)
+#undef REFSIM_FP8X4

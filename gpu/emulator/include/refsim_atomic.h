@@ -40,7 +40,9 @@ REFSIM_ATOMIC(atomicDec, 9, u32, unsigned)
 #undef REFSIM_ATOMIC
 #undef REFSIM_ATOMIC_OF_4
 #define REFSIM_CAS(NAME, T) \
-    REFSIM_INLINE T atomicCAS(T* p, T compare, T x) { return refsim_atomic_##NAME(10, p, x, compare); }
+    REFSIM_INLINE T atomicCAS(T* p, T compare, T x) { return refsim_atomic_##NAME(10, p, x, compare); }        \
+    REFSIM_INLINE T atomicCAS_block(T* p, T compare, T x) { return refsim_atomic_##NAME(10, p, x, compare); }  \
+    REFSIM_INLINE T atomicCAS_system(T* p, T compare, T x) { return refsim_atomic_##NAME(10, p, x, compare); }
 REFSIM_CAS(i32, int)
 REFSIM_CAS(u32, unsigned)
 REFSIM_CAS(u64, unsigned long long)

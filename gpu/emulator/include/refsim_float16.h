@@ -81,6 +81,34 @@
     REFSIM_INLINE T2 operator/(T2 a, T2 b) { return __h2div(a, b); }                                                 \
     REFSIM_INLINE T2& operator+=(T2& a, T2 b) { return a = a + b; }                                                  \
     REFSIM_INLINE T2& operator*=(T2& a, T2 b) { return a = a * b; }                                                  \
+    REFSIM_INLINE T hsin(T a) { return T(sinf(a)); }                                                                 \
+    REFSIM_INLINE T hcos(T a) { return T(cosf(a)); }                                                                 \
+    REFSIM_INLINE T hfloor(T a) { return T(floorf(a)); }                                                             \
+    REFSIM_INLINE T hceil(T a) { return T(ceilf(a)); }                                                               \
+    REFSIM_INLINE T htrunc(T a) { return T(truncf(a)); }                                                             \
+    REFSIM_INLINE T hrint(T a) { return T(nearbyintf(a)); }                                                          \
+    REFSIM_INLINE T2 h2sqrt(T2 a) { return {hsqrt(a.x), hsqrt(a.y)}; }                                               \
+    REFSIM_INLINE T2 h2rcp(T2 a) { return {hrcp(a.x), hrcp(a.y)}; }                                                  \
+    REFSIM_INLINE T2 h2log(T2 a) { return {hlog(a.x), hlog(a.y)}; }                                                  \
+    REFSIM_INLINE T __hfma_relu(T a, T b, T c) { return __hmax(__hfma(a, b, c), T(0.f)); }                           \
+    REFSIM_INLINE T __hadd_sat(T a, T b) { return T(__saturatef((float)a + (float)b)); }                             \
+    REFSIM_INLINE T2 __heq2(T2 a, T2 b) { return {T((float)(a.x == b.x)), T((float)(a.y == b.y))}; }                 \
+    REFSIM_INLINE bool __hbeq2(T2 a, T2 b) { return a.x == b.x && a.y == b.y; }                                      \
+    REFSIM_INLINE T2 __hne2(T2 a, T2 b) { return {T((float)(a.x != b.x)), T((float)(a.y != b.y))}; }                 \
+    REFSIM_INLINE bool __hbne2(T2 a, T2 b) { return a.x != b.x && a.y != b.y; }                                      \
+    REFSIM_INLINE T2 __hlt2(T2 a, T2 b) { return {T((float)(a.x < b.x)), T((float)(a.y < b.y))}; }                   \
+    REFSIM_INLINE bool __hblt2(T2 a, T2 b) { return a.x < b.x && a.y < b.y; }                                        \
+    REFSIM_INLINE T2 __hle2(T2 a, T2 b) { return {T((float)(a.x <= b.x)), T((float)(a.y <= b.y))}; }                 \
+    REFSIM_INLINE bool __hble2(T2 a, T2 b) { return a.x <= b.x && a.y <= b.y; }                                      \
+    REFSIM_INLINE T2 __hgt2(T2 a, T2 b) { return {T((float)(a.x > b.x)), T((float)(a.y > b.y))}; }                   \
+    REFSIM_INLINE bool __hbgt2(T2 a, T2 b) { return a.x > b.x && a.y > b.y; }                                        \
+    REFSIM_INLINE T2 __hge2(T2 a, T2 b) { return {T((float)(a.x >= b.x)), T((float)(a.y >= b.y))}; }                 \
+    REFSIM_INLINE bool __hbge2(T2 a, T2 b) { return a.x >= b.x && a.y >= b.y; }                                      \
+    REFSIM_INLINE T2 operator-(T2 a) { return __hneg2(a); }                                                          \
+    REFSIM_INLINE bool operator==(T2 a, T2 b) { return __hbeq2(a, b); }                                              \
+    REFSIM_INLINE T2& operator-=(T2& a, T2 b) { return a = a - b; }                                                  \
+    REFSIM_INLINE T2& operator/=(T2& a, T2 b) { return a = a / b; }                                                  \
+    REFSIM_INLINE T& operator++(T& a) { return a += T(1.f); }                                                        \
     REFSIM_INLINE T2 h2exp(T2 a) { return {hexp(a.x), hexp(a.y)}; }                                                  \
     REFSIM_INLINE T2 h2exp2(T2 a) { return {hexp2(a.x), hexp2(a.y)}; }                                               \
     REFSIM_INLINE T2 h2rsqrt(T2 a) { return {hrsqrt(a.x), hrsqrt(a.y)}; }                                            \

@@ -61,6 +61,17 @@ REFSIM_INLINE unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; i++) r |= (x >> i & 1u) << (31 - i);
     return r;
 }
+REFSIM_INLINE unsigned long long __brevll(unsigned long long x) {
+    return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
+}
+REFSIM_INLINE int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c = (int)((unsigned)c + (unsigned)((signed char)(a >> i) * (signed char)(b >> i)));
+    return c;
+}
+REFSIM_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 32; i += 8) c += (a >> i & 255u) * (b >> i & 255u);
+    return c;
+}
 REFSIM_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     unsigned long long all = (unsigned long long)y << 32 | x;
     unsigned r = 0;
@@ -76,6 +87,11 @@ REFSIM_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) 
 REFSIM_INLINE int __mul24(int a, int b) { return (int)((long long)(a << 8 >> 8) * (b << 8 >> 8)); }
 REFSIM_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 REFSIM_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+REFSIM_INLINE long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+REFSIM_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+REFSIM_INLINE unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 REFSIM_INLINE int __float_as_int(float x) { int r; __builtin_memcpy(&r, &x, 4); return r; }
 REFSIM_INLINE unsigned __float_as_uint(float x) { unsigned r; __builtin_memcpy(&r, &x, 4); return r; }
 REFSIM_INLINE float __int_as_float(int x) { float r; __builtin_memcpy(&r, &x, 4); return r; }
@@ -88,6 +104,9 @@ REFSIM_INLINE int __float2int_rd(float x) { return (int)floorf(x); }
 REFSIM_INLINE int __float2int_ru(float x) { return (int)ceilf(x); }
 REFSIM_INLINE unsigned __float2uint_rn(float x) { return (unsigned)nearbyintf(x); }
 REFSIM_INLINE unsigned __float2uint_rz(float x) { return (unsigned)x; }
+REFSIM_INLINE long long __float2ll_rn(float x) { return (long long)nearbyintf(x); }
+REFSIM_INLINE float __ll2float_rn(long long x) { return (float)x; }
+REFSIM_INLINE int __double2int_rn(double x) { return (int)nearbyint(x); }
 REFSIM_INLINE float __int2float_rn(int x) { return (float)x; }
 REFSIM_INLINE float __uint2float_rn(unsigned x) { return (float)x; }
 REFSIM_INLINE float __double2float_rn(double x) { return (float)x; }

@@ -88,4 +88,5 @@ extern "C" void refsim_watch(unsigned number, double x);
 REFSIM_INLINE void __nanosleep(unsigned) {}
 REFSIM_INLINE void __trap() { refsim_trap("__trap() was called"); }
 inline unsigned long long refsim_clock() { return 0; }
+REFSIM_INLINE int clock() { return (int)refsim_clock(); }
 REFSIM_INLINE long long clock64() { return (long long)refsim_clock(); }

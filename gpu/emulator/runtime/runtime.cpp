@@ -47,10 +47,10 @@ EXPORT void refsim_unshare(void* p, u64 nbytes) { munmap(p, nbytes); }
 static u8* stacks;
 static u64 stacks_made, stack_room;
 
-// Stacks are made once and inherited by every worker, as many as the largest block so far has threads (each costs every
+// Stacks (whole pages each) are made once and inherited by every worker, as many as the largest block so far has threads (each costs every
 // fork a little); a page below each turns an overflow into a fault.
 EXPORT int refsim_stacks(u32 count, u64 nbytes) {
-    constexpr u64 guard = 4096;
+    const u64 guard = getpagesize();
     if (stacks && stack_room == nbytes && stacks_made >= count) return 1;
     if (stacks) munmap(stacks, stacks_made * (stack_room + guard));
     stacks = nullptr;

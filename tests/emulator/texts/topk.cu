@@ -4,7 +4,7 @@ extern "C" __global__ void topk(const float* __restrict__ scores, int n, int k, 
     const float* s = scores + (size_t)row * n;
     unsigned taken = 0;
     for (int round = 0; round < k; ++round) {
-        float best = -INFINITY;
+        float best = __int_as_float(0xff800000);
         int at = -1;
         for (int j = 0, i = lane; i < n; i += 32, ++j)
             if (!(taken >> j & 1u)) {
