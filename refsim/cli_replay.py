@@ -198,8 +198,8 @@ def _live(
     from refsim import model
     from refsim.serving.live import LiveRequest, alone, ids_of_trace, run_live
 
-    if path == "random":  # tied embeddings would repeat the last token, whatever the cache holds
-        decoder = model.random_decoder(seed=seed, tied=False)
+    if path == "random":
+        decoder = model.random_decoder(seed=seed)
     else:
         decoder = model.load(None if path == "default" else path)
     rng = np.random.default_rng(seed)

@@ -23,13 +23,14 @@ SMALL = {
 }
 
 
-def random_decoder(seed: int = 0, *, tied: bool = True, qk_norm: bool = False, **sizes: Any) -> Decoder:
+def random_decoder(seed: int = 0, *, tied: bool = False, qk_norm: bool = False, **sizes: Any) -> Decoder:
     """A decoder with weights drawn from `seed`; its text is noise, its bytes and shapes are real.
 
-    `sizes` are `Config`'s fields, over small defaults. The same seed and sizes give the same weights.
+    `sizes` are `Config`'s fields, over small defaults. The same seed and sizes give the same weights. With tied
+    embeddings such a decoder repeats its last token, whatever the cache holds: no test of a cache.
 
     >>> random_decoder(seed=0, num_layers=1)
-    <Decoder random (seed 0): 61,888 parameters, 1 layers, 8 query heads over 4 KV heads of 8, context 512>
+    <Decoder random (seed 0): 78,272 parameters, 1 layers, 8 query heads over 4 KV heads of 8, context 512>
     """
     config = Config(**{**SMALL, **sizes})
     rng = np.random.default_rng(seed)

@@ -82,7 +82,7 @@ def run_live(
     Raises ValueError for a request that the pool or the model's context can't hold.
 
     >>> from refsim import model
-    >>> decoder = model.random_decoder(seed=1, tied=False)
+    >>> decoder = model.random_decoder(seed=1)
     >>> wants = [LiveRequest((1, 2, 3, 4, 5), 4), LiveRequest((1, 2, 3, 4, 6), 4, samples=2)]
     >>> result = run_live(decoder, wants, num_blocks=8, block_size=4)
     >>> result.ids[0, 0] == decoder.generate([1, 2, 3, 4, 5], 4), result.copies
@@ -124,7 +124,7 @@ def alone(decoder: Decoder, request: LiveRequest, sample: int = 0, **options: An
     """The ids of a request that nobody shares anything with: the decoder by itself.
 
     >>> from refsim import model
-    >>> len(alone(model.random_decoder(seed=1, tied=False), LiveRequest((1, 2, 3), 4, samples=2), 1))
+    >>> len(alone(model.random_decoder(seed=1), LiveRequest((1, 2, 3), 4, samples=2), 1))
     4
     """
     prompt = list(request.prompt)

@@ -109,7 +109,7 @@ def glass_arrays(decoder: model.Decoder) -> dict[str, np.ndarray]:
 
 
 def test_glassllm_files_are_read(tmp_path):
-    decoder = decoder_of(rope_style="interleaved", rope_base=500.0, eps=1e-6)
+    decoder = decoder_of(tied=True, rope_style="interleaved", rope_base=500.0, eps=1e-6)
     np.savez(tmp_path / "m.npz", **glass_arrays(decoder))
     assert_same(model.load(tmp_path / "m.npz"), decoder)
 

