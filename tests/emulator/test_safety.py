@@ -57,13 +57,13 @@ __device__ __noinline__ int deeper(int n, volatile int* p) {
 extern "C" __global__ void k(volatile int* y, int n, int pad) {
     volatile char* room = (volatile char*)__builtin_alloca(16 * pad + 16);
     room[0] = 1;
-    y[0] = deeper(n, y);
+    if (threadIdx.x == 1) y[0] = deeper(n, y);  // below its stack is that of thread 0, with a page between
 }"""
     y, kernel = np.zeros(1, np.int32), RawKernel(code, "k", traced=traced)
     for pad in range(0, 24, 3):  # so that now this and now that is the first to find no room
         with pytest.raises(KernelError, match="stack overflow") as caught:
-            # no whole number of pages
-            emulator.run(kernel, 1, 2, (y, np.int32(1_000_000), np.int32(pad)), stack_nbytes=50_000)
+            # 250 frames of at least 256 bytes; and no whole number of pages
+            emulator.run(kernel, 1, 2, (y, np.int32(250), np.int32(pad)), stack_nbytes=50_000)
         assert 2 <= caught.value.report.line <= 5
         assert y[0] == 0
 
