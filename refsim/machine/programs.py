@@ -96,8 +96,9 @@ class Programs:
     def end(self) -> None:
         """Forget what is on chip: tiles of these programs raise StaleTile from now on."""
         self.ended = True
+        self._product = np.empty(0)
         for buffer in self.buffers.values():
-            buffer.version = -1
+            buffer.version, buffer.storage = -1, None
 
     def tile_of(self, buffer: Buffer, size: tuple[int, ...]) -> Tile:
         """The first `size` elements along each axis of a buffer's own storage."""

@@ -156,9 +156,11 @@ def test_narrow_types_err_by_their_own_rounding_only(
     result = run(algorithm, problem, block_size=16 if over_cache else None, **options)
     out, lse = problem.truth()
     assert result.out.dtype == dtype
-    # P and out are rounded once each (S once more in standard attention), relative to values of about 1
+    # P and out are rounded once each (S once more in standard attention), relative to values of about 1; float64 sums
+    # in float64, which may round once for each of 70 keys
     u = unit_roundoff(dtype)
-    assert np.abs(result.out.astype(np.float64) - out).max() <= 8 * u
+    roundings = 8 if dtype != np.float64 else 70
+    assert np.abs(result.out.astype(np.float64) - out).max() <= roundings * u
     if algorithm != "standard":  # whose scores are stored in the narrow type
         assert np.abs(result.lse - lse).max() <= (1e-5 if dtype != np.float64 else 1e-13)
     # and the rounding is there: a result computed in float32 throughout would be closer

@@ -1,6 +1,8 @@
 """The machine's strictness: nothing is read uncounted, nothing overflows quietly, nothing outlives its program."""
 
+import gc
 import operator
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -425,3 +427,20 @@ def test_a_weight_that_is_not_zero_passes_nan_on():
         tiles = [prog.load(x, ..., into=prog.buffer(x.name, (1, 1), "float64")) for x in (a, b)]
         prog.mma(*tiles, acc=o)
         assert np.isnan(o.data).all()
+
+
+def test_a_programs_buffers_are_given_back_when_it_ends():
+    machine = Machine(sram_nbytes=None)
+    gc.disable()  # the memory must go at once, not whenever cycles are next collected
+    tracemalloc.start()
+    try:
+        with machine.kernel("k") as kernel:
+            for _ in range(8):
+                with kernel.programs() as prog:
+                    prog.buffer("s", (1 << 18,), np.float32).full(0)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert held < 1 << 18
+    assert 1 << 20 <= peak < 3 << 20  # one buffer of 1 MiB at a time, and the next before the last is forgotten
