@@ -141,7 +141,10 @@ def _window(window: Any) -> tuple[int | None, int | None]:
 def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
     if values is None:
         return None
-    array = np.asarray(values, np.float64)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold numbers, one a query head, got {values!r}") from None
     if array.shape != (heads,):
         raise ValueError(f"{name} must hold one number a query head, shape ({heads},), got {array.shape}")
     if not np.isfinite(array).all():

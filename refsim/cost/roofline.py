@@ -126,6 +126,8 @@ def estimate(
     'HBM'
     """
     device = devices.get(device) if isinstance(device, str) else device
+    if not isinstance(device, Device):
+        raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
     peaks = {
         "HBM": device.hbm_bytes_per_s,
         "on-chip": device.sram_bytes_per_s,

@@ -41,6 +41,10 @@ class Machine:
     def __init__(self, device: HasSram | None = None, *, sram_nbytes: int | None = DEFAULT_SRAM_NBYTES) -> None:
         if sram_nbytes is not None and sram_nbytes <= 0:
             raise ValueError(f"sram_nbytes must be positive, or None for no limit, got {sram_nbytes}")
+        if device is not None and not hasattr(device, "sram_nbytes"):
+            raise TypeError(
+                f"device must say its sram_nbytes, as refsim.cost.devices.get('A100-80') does; got {device!r}"
+            )
         self.sram_nbytes = sram_nbytes if device is None else device.sram_nbytes
         self.tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._running: str | None = None

@@ -29,6 +29,8 @@ def inv_freq(d: int, base: float, scaling: Scaling | None = None) -> Float64[np.
     >>> inv_freq(4, 10000.0, Linear(factor=2.0))
     array([0.5  , 0.005])
     """
+    if scaling is not None and not hasattr(scaling, "inv_freq"):
+        raise TypeError(f"scaling must be a rule of refsim.model.rope_scaling, such as Linear(8), got {scaling!r}")
     return plain(d, base) if scaling is None else scaling.inv_freq(d, base)
 
 

@@ -132,6 +132,13 @@ def test_nothing_fits_a_tiny_machine() -> None:
         attention.flash(x, x, x, machine=Machine(sram_nbytes=64))
 
 
+def test_what_is_no_device_and_no_number_is_named() -> None:
+    with pytest.raises(TypeError, match=r"device must say its sram_nbytes.*got 'A100'"):
+        Machine("A100")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"alibi_slopes must hold numbers, one a query head, got \['a'\]"):
+        attention.flash(Q, K, V, alibi_slopes=["a"])
+
+
 def test_plans() -> None:
     with pytest.raises(ValueError, match="int32 holds 2,147,483,647 at most"):
         Plan.of([(1, 2**31)], H=1, G=1, D=4)

@@ -102,6 +102,8 @@ def test_the_matrix_type_sets_the_rate() -> None:
 
 
 def test_unknown_device() -> None:
+    with pytest.raises(TypeError, match=r"device must be a refsim\.cost\.Device or a built-in one's name, got 3"):
+        estimate(Ledger(), 3)  # type: ignore[arg-type]
     with pytest.raises(devices.UnknownDevice, match="'A1000'; did you mean"):
         estimate(Ledger(), "A1000")
 

@@ -234,3 +234,8 @@ def test_weights_that_do_not_fit_the_config_are_named():
 def test_sizes_that_do_not_fit_together_are_refused(change, says):
     with pytest.raises(ValueError, match=says):
         model.Config(**{**SMALL, "context": 64, **change})
+
+
+def test_half_a_token_is_refused():
+    with pytest.raises(TypeError, match=r"n must be a whole number of tokens, got 1\.5"):
+        model.random_decoder(seed=0).generate([1, 2], 1.5)

@@ -137,3 +137,8 @@ def test_position_zero_turns_nothing_and_x_is_left_alone():
 def test_wrong_input_is_refused_with_a_reason(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_a_rule_given_as_a_dict_is_named():
+    with pytest.raises(TypeError, match=r"scaling must be a rule of refsim.model.rope_scaling.*got \{'factor': 8\}"):
+        rope.inv_freq(8, 1e4, {"factor": 8})
