@@ -36,6 +36,8 @@ def load(path: str | Path, format: str = "auto", *, limit: int | None = None) ->
     Raises FileNotFoundError, and TraceError for an unknown format or a row that is malformed, out of order or empty.
     """
     path = Path(path)
+    if path.is_dir():
+        raise TraceError(f"{path} is a folder; name a trace's file (a measured run's folder goes to --against)")
     if format == "auto":
         format = detect(path)
     if format not in FORMATS:

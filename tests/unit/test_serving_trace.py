@@ -158,3 +158,8 @@ def test_synthetic_requests_stay_within_the_maximum_and_share_their_prompt() -> 
 def test_a_workload_that_makes_no_sense_is_refused(bad) -> None:
     with pytest.raises(ValueError, match=r"must be|is a fraction"):
         Workload(**bad)
+
+
+def test_a_folder_is_no_trace(tmp_path):
+    with pytest.raises(TraceError, match="is a folder; name a trace's file"):
+        load(tmp_path)
