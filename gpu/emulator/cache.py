@@ -94,7 +94,11 @@ def compile_whole(command: list[str], target: Path) -> subprocess.CompletedProce
     """Run a compiler that writes `target`, whole or not at all, whoever else is writing it."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
-        result = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
+        # Zig keeps files of its own and would look for a home; ours is known to take them.
+        environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig")} | os.environ
+        result = subprocess.run(
+            [*command, "-o", str(made)], capture_output=True, text=True, check=False, env=environment
+        )
         if result.returncode == 0:
             os.replace(made, target)
     return result

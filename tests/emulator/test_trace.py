@@ -48,16 +48,15 @@ def test_sectors_of_a_warp_access(index, sectors, useful):
 
 def test_an_access_across_a_sector_touches_two():
     code = r"""
-extern "C" __global__ void k(const char* x, float* y, int stride) {
-    float2 v = *(const float2*)(x + 28 + stride * threadIdx.x);
-    y[threadIdx.x] = v.x + v.y;
+extern "C" __global__ void k(const char* x, float2* y, int stride) {
+    y[threadIdx.x] = *(const float2*)(x + 28 + stride * threadIdx.x);
 }"""
     kernel = RawKernel(code, "k", checks={"misaligned": "ignore"})
-    kernel(1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32), np.int32(64)))
+    kernel(1, 4, (np.zeros(256, np.int8), np.zeros(8, np.float32), np.int32(64)))
     assert kernel.trace.tensors["x"].read.sectors == 8
     assert kernel.trace.tensors["x"].read.useful_nbytes == 4 * 8
     kernel(
-        1, 4, (np.zeros(256, np.int8), np.zeros(4, np.float32), np.int32(4))
+        1, 4, (np.zeros(256, np.int8), np.zeros(8, np.float32), np.int32(4))
     )  # bytes 28 to 47, each half wanted twice
     assert kernel.trace.tensors["x"].read.useful_nbytes == 20
 
