@@ -1,23 +1,7 @@
 // Stage A's copy: a program for each part of a block and KV head moves it to where its sequence lies contiguously.
 // Twin: refsim/attention/gather.py.
 #include "call.cuh"
-
-const int THREADS = 128;
-
-template <int tensor, int SIZE>
-__device__ inline void copy_rows(T* to, long long to_row, const T* from, long long from_row, int rows) {
-#ifdef ALIGNED
-    const int WIDTH = CHUNK;
-    typedef uint4 Word;
-#else
-    const int WIDTH = 1;
-    typedef T Word;
-#endif
-    for (int i = threadIdx.x; i < rows * (SIZE / WIDTH); i += THREADS) {
-        const int row = i / (SIZE / WIDTH), column = i % (SIZE / WIDTH) * WIDTH;
-        write<tensor>((Word*)&to[row * to_row + column], read<tensor>((const Word*)&from[row * from_row + column]));
-    }
-}
+#include "copy.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gather(const Call call, const T* k_cache, const T* v_cache, const int* block_tables, const int* seq_lens,
