@@ -8,6 +8,7 @@ python notebooks/build.py --check    run nothing; fail when an .ipynb and its so
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -39,7 +40,7 @@ def read_source(source: Path) -> Any:
 
 
 def run(notebook: Any) -> Any:
-    """Execute every cell, in an empty folder and in this Python; the first error ends it."""
+    """Execute every cell, in an empty folder and in this Python; the first error ends it. Widgets become a line."""
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -49,18 +50,19 @@ def run(notebook: Any) -> Any:
             store_widget_state=False,
             resources={"metadata": {"path": folder}},
         )
-        return client.execute()
-
-
-def build(source: Path) -> Path:
-    """Run a source and write its .ipynb beside it."""
-    notebook = run(read_source(source))
+        client.execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if WIDGET in output.get("data", {}):
                 output["data"] = {"text/markdown": STILL, "text/plain": STILL}
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
+    return notebook
+
+
+def build(source: Path) -> Path:
+    """Run a source and write its .ipynb beside it."""
+    notebook = run(read_source(source))
     pair = source.with_suffix(".ipynb")
     jupytext.write(notebook, pair)
     return pair
@@ -79,6 +81,26 @@ def difference(source: Path) -> str | None:
         if a != b:
             return f"cell {number} of {pair.name} is not that of {source.name}: {b[1][:60]!r}"
     return None
+
+
+def stale_output(source: Path, executed: Any) -> str | None:
+    """Where the pair of a source shows another text than `executed`, the same source as it runs now; or None.
+
+    Pictures aren't compared: they differ in a pixel from one version of matplotlib to the next. Nor are rounding
+    errors, written as 2.4e-07: they differ from one processor to the next.
+    """
+    pair = source.with_suffix(".ipynb")
+    for number, (kept, ran) in enumerate(zip(jupytext.read(pair).cells, executed.cells, strict=True)):
+        if _texts(kept) != _texts(ran):
+            return f"cell {number} of {pair.name} shows {_texts(kept)!r}, and gives {_texts(ran)!r} now"
+    return None
+
+
+def _texts(cell: Any) -> list[str]:
+    """What a cell's outputs say."""
+    shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+    texts = [data.get("text/markdown", data.get("text/plain", "")) for data in shown]
+    return [re.sub(r"\d(\.\d+)?e-\d+", "(small)", text) for text in texts]
 
 
 def main() -> None:

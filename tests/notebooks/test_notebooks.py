@@ -22,14 +22,11 @@ every_notebook = pytest.mark.parametrize("source", build.sources(), ids=lambda p
 
 
 @every_notebook
-def test_it_runs_from_its_source(source):
+def test_it_runs_from_its_source_and_its_pair_shows_what_it_gives(source):
+    assert build.difference(source) is None, "run: python notebooks/build.py"
     notebook = build.run(build.read_source(source))
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source)
-
-
-@every_notebook
-def test_its_pair_is_the_same_notebook(source):
-    assert build.difference(source) is None, "run: python notebooks/build.py"
+    assert build.stale_output(source, notebook) is None, "run: python notebooks/build.py"
 
 
 @every_notebook
@@ -56,6 +53,15 @@ def test_an_error_in_a_cell_is_an_error():
     notebook = jupytext.reads("# %%\nassert 1 + 1 == 3\n", fmt="py:percent")
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="assert 1 \\+ 1 == 3"):
         build.run(notebook)
+
+
+def test_a_pair_that_shows_an_older_output_is_found():
+    source = build.sources()[0]
+    executed = build.jupytext.read(source.with_suffix(".ipynb"))  # what the pair shows, taken as what it gives
+    assert build.stale_output(source, executed) is None
+    shown = [cell for cell in executed.cells if cell.get("outputs")]
+    shown[-1].outputs[0].data["text/markdown"] = "another answer"
+    assert "another answer" in build.stale_output(source, executed)
 
 
 def test_pairs_out_of_step_are_found(tmp_path):
