@@ -6,7 +6,7 @@ a sliding window sets left (and right), and the alignment sets the offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -66,6 +66,14 @@ class Variant:
     softcap: float | None
     alibi_slopes: Float[np.ndarray, " H"] | None
     sinks: Float[np.ndarray, " H"] | None
+
+    def part(self, kv_heads: slice, group: int) -> Variant:
+        """The keywords for some of the KV heads, each read by `group` query heads."""
+
+        def those(per_head: np.ndarray | None) -> np.ndarray | None:
+            return None if per_head is None else per_head.reshape(-1, group)[kv_heads].reshape(-1)
+
+        return replace(self, alibi_slopes=those(self.alibi_slopes), sinks=those(self.sinks))
 
     @classmethod
     def of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,17 +29,17 @@ class Result:
 class Keys(Protocol):
     """Where K and V lie in HBM, and how a program finds its tile of them."""
 
-    k_dtype: np.dtype
-    v_dtype: np.dtype
+    k: HBMArray
+    v: HBMArray
 
     def load_lengths(self, prog: Programs, seq: Sequence) -> None:
         """Read what says how long the sequence is and where it starts."""
 
-    def load_k(self, prog: Programs, seq: Sequence, keys: range, into: Buffer) -> Any:
-        """The keys of one tile (c, D)."""
+    def locate(self, prog: Programs, seq: Sequence, keys: range) -> Any:
+        """Where the keys of one tile lie in `k`, and their values in `v`; what says so is read here, once a tile."""
 
-    def load_v(self, prog: Programs, seq: Sequence, keys: range, into: Buffer) -> Any:
-        """The values of the same tile (c, Dv)."""
+    def part(self, kv_heads: slice) -> Keys:
+        """Those of some KV heads."""
 
 
 class Call:
@@ -56,6 +57,16 @@ class Call:
         self.cu_seqlens_q = None if cu_seqlens_q is None else machine.hbm("cu_seqlens_q", cu_seqlens_q)
         self.alibi_slopes = self._per_head("alibi_slopes", plan.variant.alibi_slopes)
         self.sinks = self._per_head("sinks", plan.variant.sinks)
+
+    def part(self, kv_heads: slice) -> Call:
+        """The same call for some of its KV heads; it reads and writes its part of the same tensors."""
+        part = copy(self)
+        part.plan, part.keys = self.plan.part(kv_heads), self.keys.part(kv_heads)
+        part.q, part.out, part.lse = (tensor.part(kv_heads) for tensor in (self.q, self.out, self.lse))
+        part.alibi_slopes, part.sinks = (
+            None if per_head is None else per_head.part(kv_heads) for per_head in (self.alibi_slopes, self.sinks)
+        )
+        return part
 
     def by_program(self, x: np.ndarray) -> np.ndarray:
         """(..., tokens, H, D) as (..., G, A, tokens, rho, D), a view."""
@@ -131,7 +142,6 @@ class ContiguousKeys:
     ) -> None:
         self.k = machine.hbm("k", k.swapaxes(0, 1)[:, None])
         self.v = machine.hbm("v", v.swapaxes(0, 1)[:, None])
-        self.k_dtype, self.v_dtype = k.dtype, v.dtype
         self.starts = starts
         self.cu_seqlens_k = None if cu_seqlens_k is None else machine.hbm("cu_seqlens_k", cu_seqlens_k)
 
@@ -140,14 +150,13 @@ class ContiguousKeys:
         if self.cu_seqlens_k is not None:
             prog.load_index(self.cu_seqlens_k, slice(seq.index, seq.index + 2))
 
-    def load_k(self, prog: Programs, seq: Sequence, keys: range, into: Buffer) -> Any:
-        """A slice."""
-        return prog.load(self.k, np.s_[:, :, self._at(seq, keys)], into=into)
-
-    def load_v(self, prog: Programs, seq: Sequence, keys: range, into: Buffer) -> Any:
-        """A slice."""
-        return prog.load(self.v, np.s_[:, :, self._at(seq, keys)], into=into)
-
-    def _at(self, seq: Sequence, keys: range) -> slice:
+    def locate(self, prog: Programs, seq: Sequence, keys: range) -> Any:
+        """A slice of all tokens; nothing more has to be read."""
         start = self.starts[seq.index]
-        return slice(start + keys.start, start + keys.stop)
+        return np.s_[:, :, start + keys.start : start + keys.stop]
+
+    def part(self, kv_heads: slice) -> ContiguousKeys:
+        """Those of some KV heads; nothing is copied."""
+        part = copy(self)
+        part.k, part.v = self.k.part(kv_heads), self.v.part(kv_heads)
+        return part

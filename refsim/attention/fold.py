@@ -10,7 +10,8 @@ import numpy as np
 from refsim import softmax
 from refsim.attention.call import Call
 from refsim.attention.plan import Plan, Sequence
-from refsim.machine import Programs, Step, Watch
+from refsim.attention.shares import Share, share_out
+from refsim.machine import Kernel, Programs, Step, Watch, side_by_side
 from refsim.machine.tile import Buffer
 from refsim.softmax import State
 
@@ -111,11 +112,12 @@ def fold_keys(
     index: dict[str, int],
 ) -> Generator[Step | None, None, None]:
     """Walk the key tiles of a span and fold each into the state; one step a tile."""
-    keys_in = chip.call.keys
+    in_hbm, prog = chip.call.keys, chip.prog
     for j, keys in enumerate(chip.plan.key_tiles(*span)):
-        k = keys_in.load_k(chip.prog, seq, keys, chip.k)
+        where = in_hbm.locate(prog, seq, keys)
+        k = prog.load(in_hbm.k, where, into=chip.k)
         s = chip.scores(q, k, seq, tokens, keys)
-        v = keys_in.load_v(chip.prog, seq, keys, chip.v)
+        v = prog.load(in_hbm.v, where, into=chip.v)
         chip.absorb(state, s, v)
         at = index | {"key_tile": j, "first_key": keys.start, "stop_key": keys.stop}
         yield watch.step("absorb", chip.call.machine, kernel, at, m=state.m, l=state.l, o=state.o, p=s)
@@ -128,14 +130,19 @@ def attend(watch: Watch, call: Call, kernel_name: str) -> Generator[Step | None,
     """
     with call.machine.kernel(kernel_name) as kernel:
         call.idle_programs(kernel)
-        for seq, i, tokens in call.tiles():
-            index = {"sequence": seq.index, "query_tile": i}
-            with kernel.programs(*call.plan.grid) as prog:
-                chip = OnChip(prog, call)
-                q = call.load_q(prog, seq, tokens, chip.q)
-                state = chip.empty_state(len(tokens) * call.plan.rho)
-                span = call.plan.key_span(seq, tokens)
-                yield from fold_keys(watch, chip, state, q, seq, tokens, span, kernel_name, index)
-                out, lse = softmax.finish_in_place(state)
-                call.store(prog, seq, tokens, out, lse)
-                yield watch.step("write", call.machine, kernel_name, index, out=out, lse=lse)
+        shares, threads = share_out(watch, call)
+        yield from side_by_side([_attend(watch, kernel, share) for share in shares], threads)
+
+
+def _attend(watch: Watch, kernel: Kernel, share: Share) -> Generator[Step | None, None, None]:
+    call, seq, query_tile, tokens, _ = share
+    index = {"sequence": seq.index, "query_tile": query_tile}
+    with kernel.programs(*call.plan.grid) as prog:
+        chip = OnChip(prog, call)
+        q = call.load_q(prog, seq, tokens, chip.q)
+        state = chip.empty_state(len(tokens) * call.plan.rho)
+        span = call.plan.key_span(seq, tokens)
+        yield from fold_keys(watch, chip, state, q, seq, tokens, span, kernel.name, index)
+        out, lse = softmax.finish_in_place(state)
+        call.store(prog, seq, tokens, out, lse)
+        yield watch.step("write", call.machine, kernel.name, index, out=out, lse=lse)

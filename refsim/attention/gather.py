@@ -17,8 +17,8 @@ def gather_keys(watch: Watch, call: Call) -> Generator[Step | None, None, None]:
     plan, machine, paged = call.plan, call.machine, call.keys
     assert isinstance(paged, PagedKeys)
     starts = np.cumsum([0, *(seq.T for seq in plan.sequences)], dtype=np.int32)
-    k = np.full((starts[-1], plan.G, plan.D), np.nan, paged.k_dtype)
-    v = np.full((starts[-1], plan.G, plan.Dv), np.nan, paged.v_dtype)
+    k = np.full((starts[-1], plan.G, plan.D), np.nan, paged.k.dtype)
+    v = np.full((starts[-1], plan.G, plan.Dv), np.nan, paged.v.dtype)
     cu_seqlens_k = machine.hbm("cu_seqlens_k", starts)
     k_copy = machine.hbm("k", k.swapaxes(0, 1)[:, None], writable=True)
     v_copy = machine.hbm("v", v.swapaxes(0, 1)[:, None], writable=True)

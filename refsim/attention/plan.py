@@ -126,6 +126,11 @@ class Plan:
     def _few_rows(self, Br: int) -> bool:
         return max((s.n for s in self.sequences), default=1) * self.rho < Br
 
+    def part(self, kv_heads: slice) -> Plan:
+        """The plan of the same call for some of its KV heads and the query heads that read them."""
+        G = len(range(self.G)[kv_heads])
+        return replace(self, G=G, H=G * self.group, variant=self.variant.part(kv_heads, self.group))
+
     # Shape of the work
 
     @property

@@ -13,7 +13,8 @@ from refsim.attention.call import Call, Result
 from refsim.attention.fold import OnChip, fold_keys
 from refsim.attention.inputs import contiguous_call, paged_call
 from refsim.attention.plan import Plan
-from refsim.machine import HBMArray, Machine, Programs, Step, Watch, algorithm
+from refsim.attention.shares import Share, share_out
+from refsim.machine import HBMArray, Kernel, Machine, Programs, Step, Watch, algorithm, side_by_side
 from refsim.numerics import Precision
 
 Handover = Literal["lse", "state"]
@@ -103,29 +104,40 @@ class Partials:
 
 
 def _fold_splits(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None, None, None]:
-    plan, machine = call.plan, call.machine
-    with machine.kernel("split_kv") as kernel:
+    with call.machine.kernel("split_kv") as kernel:
         call.idle_programs(kernel, splits=parts.num_splits)
-        for seq, i, tokens in call.tiles():
-            low, high = plan.key_span(seq, tokens)
-            for split, (first, stop) in enumerate(plan.splits(seq, parts.num_splits)):
-                index = {"sequence": seq.index, "query_tile": i, "split": split}
-                with kernel.programs(*plan.grid) as prog:
-                    chip = OnChip(prog, call, sinks=False)
-                    q = call.load_q(prog, seq, tokens, chip.q)
-                    state = chip.empty_state(len(tokens) * plan.rho)
-                    span = (max(first, low), min(stop, high))
-                    yield from fold_keys(watch, chip, state, q, seq, tokens, span, "split_kv", index)
-                    rows, at = (len(tokens), plan.rho), np.s_[:, :, split, call.at(seq, tokens)]
-                    if parts.handover == "lse":
-                        o, *scalars = softmax.finish_in_place(state)
-                    else:
-                        o, scalars = state.o, [state.m, state.l]
-                    prog.store(o.reshape(*rows, plan.Dv), parts.o, at)
-                    for scalar, target in zip(scalars, parts.scalars, strict=True):
-                        prog.store(scalar.reshape(*rows), target, at)
-                    left = dict(zip((t.name for t in parts.scalars), scalars, strict=True))
-                    yield watch.step("hand over", machine, "split_kv", index, o_partial=o, **left)
+        shares, threads = share_out(watch, call, num_splits=parts.num_splits)
+        runs = [
+            _fold_split(watch, kernel, share, parts, split, span)
+            for share in shares
+            for split, span in enumerate(call.plan.splits(share.seq, parts.num_splits))
+        ]
+        yield from side_by_side(runs, threads)
+
+
+def _fold_split(
+    watch: Watch, kernel: Kernel, share: Share, parts: Partials, split: int, keys: tuple[int, int]
+) -> Generator[Step | None, None, None]:
+    call, seq, query_tile, tokens, kv_heads = share
+    plan = call.plan
+    first, stop = plan.key_span(seq, tokens)
+    index = {"sequence": seq.index, "query_tile": query_tile, "split": split}
+    with kernel.programs(*plan.grid) as prog:
+        chip = OnChip(prog, call, sinks=False)
+        q = call.load_q(prog, seq, tokens, chip.q)
+        state = chip.empty_state(len(tokens) * plan.rho)
+        span = (max(first, keys[0]), min(stop, keys[1]))
+        yield from fold_keys(watch, chip, state, q, seq, tokens, span, kernel.name, index)
+        rows, at = (len(tokens), plan.rho), np.s_[kv_heads, :, split, call.at(seq, tokens)]
+        if parts.handover == "lse":
+            o, *scalars = softmax.finish_in_place(state)
+        else:
+            o, scalars = state.o, [state.m, state.l]
+        prog.store(o.reshape(*rows, plan.Dv), parts.o, at)
+        for scalar, target in zip(scalars, parts.scalars, strict=True):
+            prog.store(scalar.reshape(*rows), target, at)
+        left = dict(zip((t.name for t in parts.scalars), scalars, strict=True))
+        yield watch.step("hand over", call.machine, kernel.name, index, o_partial=o, **left)
 
 
 def _reduce(watch: Watch, call: Call, parts: Partials) -> Generator[Step | None, None, None]:

@@ -100,7 +100,7 @@ def _score(watch: Watch, call: Call, scores: Matrices) -> Generator[Step | None,
                 chip = OnChip(prog, call, only="qks")
                 q = call.load_q(prog, seq, tokens, chip.q)
                 for j, keys in enumerate(plan.key_tiles(0, seq.T)):
-                    k = call.keys.load_k(prog, seq, keys, chip.k)
+                    k = prog.load(call.keys.k, call.keys.locate(prog, seq, keys), into=chip.k)
                     s = chip.scores(q, k, seq, tokens, keys)
                     prog.store(s, scores.of(seq), np.s_[:, :, tokens.start : tokens.stop, keys.start : keys.stop])
                     index = {"sequence": seq.index, "query_tile": i, "key_tile": j}
@@ -161,7 +161,7 @@ def _weigh(watch: Watch, call: Call, weights: Matrices) -> Generator[Step | None
                 out = chip.o.full(0, len(tokens), plan.Dv)
                 for j, keys in enumerate(plan.key_tiles(0, seq.T)):
                     p = prog.load(weights.of(seq), _at(tokens, keys), into=chip.p)
-                    v = call.keys.load_v(prog, seq, keys, chip.v)
+                    v = prog.load(call.keys.v, call.keys.locate(prog, seq, keys), into=chip.v)
                     prog.mma(p, v, acc=out)
                     index = {"sequence": seq.index, "query_tile": i, "key_tile": j}
                     yield watch.step("accumulate", machine, "output", index, o=out)

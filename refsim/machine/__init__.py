@@ -1,5 +1,6 @@
 """A machine that watches every byte: HBM, on-chip buffers with a hard limit, tiles, a ledger, steps."""
 
+from refsim.machine.cores import side_by_side, threads
 from refsim.machine.hbm import HBMArray, UncountedAccess
 from refsim.machine.ledger import Key, Ledger, Work
 from refsim.machine.machine import DEFAULT_SRAM_NBYTES, Kernel, Machine
@@ -26,4 +27,6 @@ __all__ = [
     "Watch",
     "Work",
     "algorithm",
+    "side_by_side",
+    "threads",
 ]

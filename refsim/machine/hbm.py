@@ -34,6 +34,10 @@ class HBMArray:
     def __repr__(self) -> str:
         return f"HBMArray({self.name!r}, shape={self.shape}, dtype={self.dtype})"
 
+    def part(self, first_axis: slice) -> HBMArray:
+        """The same tensor for some indices of its first axis: an address and a length, so nothing is read."""
+        return HBMArray(self.name, self._data[first_axis], writable=self.writable)
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UncountedAccess(
             f"{self.name!r} lies in HBM: its values can't be read, converted or computed with here, since nobody would "

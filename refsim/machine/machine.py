@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,7 +47,9 @@ class Machine:
                 f"device must say its sram_nbytes, as refsim.cost.devices.get('A100-80') does; got {device!r}"
             )
         self.sram_nbytes = sram_nbytes if device is None else device.sram_nbytes
-        self.tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._finished: defaultdict[str, Tally] = defaultdict(Tally)
+        self._in_flight: list[Programs] = []
+        self._counting = Lock()  # programs may run on several threads of this process
         self._running: str | None = None
 
     def hbm(self, name: str, data: Any, *, writable: bool = False) -> HBMArray:
@@ -66,11 +69,14 @@ class Machine:
         return host
 
     def ledger(self) -> Ledger:
-        """What all kernels have done so far."""
-        tallies = self.tallies.items()
+        """What all kernels have done so far, unfinished programs included."""
+        with self._counting:
+            tallies: defaultdict[str, Tally] = defaultdict(Tally)
+            for name, tally in [*self._finished.items(), *((batch.kernel, batch.tally) for batch in self._in_flight)]:
+                tallies[name].add(tally)
         return Ledger(
-            dict(entry for name, tally in tallies for entry in tally.nbytes(name)),
-            {name: tally.work() for name, tally in tallies},
+            dict(entry for name, tally in tallies.items() for entry in tally.nbytes(name)),
+            {name: tally.work() for name, tally in tallies.items()},
         )
 
     @contextmanager
@@ -79,7 +85,7 @@ class Machine:
         if self._running is not None:
             raise RuntimeError(f"kernel {name!r} can't start inside kernel {self._running!r}")
         self._running = name
-        self.tallies[name].launches += 1
+        self._finished[name].launches += 1
         try:
             yield Kernel(self, name)
         finally:
@@ -97,8 +103,13 @@ class Kernel:
         """Run prod(grid) programs (thread blocks) side by side; what they hold on chip is gone afterwards."""
         if any(size < 0 for size in grid):
             raise ValueError(f"a grid can't be negative, got {grid}")
-        batch = Programs(self.name, grid, self.machine.tallies[self.name], self.machine.sram_nbytes)
+        machine = self.machine
+        batch = Programs(self.name, grid, machine.sram_nbytes)
+        machine._in_flight.append(batch)
         try:
             yield batch
         finally:
             batch.end()
+            with machine._counting:
+                machine._in_flight.remove(batch)
+                machine._finished[self.name].add(batch.tally)

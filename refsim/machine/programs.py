@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from math import isfinite, prod
@@ -22,7 +22,7 @@ class SramOverflow(MemoryError):
 
 @dataclass
 class Tally:
-    """The counters of one kernel while it runs: its work, and bytes by tensor or buffer."""
+    """The counters of a batch of programs, or of all of a kernel's: their work, and bytes by tensor or buffer."""
 
     launches: int = 0
     programs: int = 0
@@ -30,15 +30,27 @@ class Tally:
     flops: int = 0
     exponentials: int = 0
     sram_peak_nbytes: int = 0
-    hbm_read: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    hbm_write: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    sram_read: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    sram_write: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    hbm_read: Counter[str] = field(default_factory=Counter)
+    hbm_write: Counter[str] = field(default_factory=Counter)
+    sram_read: Counter[str] = field(default_factory=Counter)
+    sram_write: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Count what `other` counted, too."""
+        for f in fields(Tally):
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(mine, Counter):
+                mine.update(theirs)
+            else:
+                both = max(mine, theirs) if f.name == "sram_peak_nbytes" else mine + theirs
+                setattr(self, f.name, both)
 
     def work(self) -> Work:
+        """What was counted apart from bytes."""
         return Work(**{f.name: getattr(self, f.name) for f in fields(Work)})
 
     def nbytes(self, kernel: str) -> Iterator[tuple[Key, int]]:
+        """The bytes counted, as a ledger holds them."""
         for level in LEVELS:
             for direction in DIRECTIONS:
                 for name, n in getattr(self, f"{level}_{direction}".lower()).items():
@@ -48,10 +60,10 @@ class Tally:
 class Programs:
     """A batch of equal programs: what they load, hold and store."""
 
-    def __init__(self, kernel: str, grid: tuple[int, ...], tally: Tally, sram_nbytes: int | None) -> None:
-        self.kernel, self.grid, self.tally, self.sram_nbytes = kernel, grid, tally, sram_nbytes
+    def __init__(self, kernel: str, grid: tuple[int, ...], sram_nbytes: int | None) -> None:
+        self.kernel, self.grid, self.sram_nbytes = kernel, grid, sram_nbytes
         self.grid_ndim, self.count = len(grid), prod(grid)
-        self.tally.programs += self.count
+        self.tally = Tally(programs=self.count)
         self.buffers: dict[str, Buffer] = {}
         self.live_nbytes = 0
         self.ended = False
