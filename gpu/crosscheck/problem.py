@@ -8,16 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gpu import ops
 from gpu.crosscheck.cases import PAGED, Case
-from gpu.ops.cache import prepare_append, prepare_copy_blocks
-from gpu.ops.flash import prepare_flash
 from gpu.ops.launch import Prepared
-from gpu.ops.merge import prepare_merge
-from gpu.ops.paged import prepare_paged
-from gpu.ops.paged_gather import prepare_paged_gather
-from gpu.ops.rope import prepare_rope
-from gpu.ops.split_kv import prepare_split_kv
-from gpu.ops.standard import prepare_standard
 from gpu.ops.tiles import default_tile
 from refsim import attention, oracle, softmax
 from refsim.attention.merge import merge as merge_reference
@@ -165,16 +158,16 @@ def _small_inputs(case: Case, rng: np.random.Generator, normal: Callable[..., np
 
 
 PREPARE: dict[str, Callable[..., Prepared]] = {
-    "standard": prepare_standard,
-    "flash": prepare_flash,
-    "paged": prepare_paged,
-    "paged_gather": prepare_paged_gather,
-    "split_kv": prepare_split_kv,
-    "split_kv_paged": prepare_split_kv,
-    "append": prepare_append,
-    "copy_blocks": prepare_copy_blocks,
-    "merge": prepare_merge,
-    "rope": prepare_rope,
+    "standard": ops.standard.prepare,
+    "flash": ops.flash.prepare,
+    "paged": ops.paged.prepare,
+    "paged_gather": ops.paged_gather.prepare,
+    "split_kv": ops.split_kv.prepare,
+    "split_kv_paged": ops.split_kv.prepare,
+    "append": ops.append.prepare,
+    "copy_blocks": ops.copy_blocks.prepare,
+    "merge": ops.merge.prepare,
+    "rope": ops.rope.prepare,
 }
 REFERENCE: dict[str, Callable[..., Any]] = {
     "standard": attention.standard,

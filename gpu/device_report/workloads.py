@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu.ops.cache import prepare_append, prepare_copy_blocks
-from gpu.ops.flash import prepare_flash
+from gpu import ops
 from gpu.ops.launch import Prepared
-from gpu.ops.merge import prepare_merge
-from gpu.ops.paged import prepare_paged
-from gpu.ops.paged_gather import prepare_paged_gather
-from gpu.ops.rope import prepare_rope
-from gpu.ops.split_kv import prepare_split_kv
-from gpu.ops.standard import prepare_standard
 from gpu.runtime import Runtime
 from refsim.cost import closed_form, closed_form_cache
 from refsim.machine import Ledger
@@ -87,51 +80,53 @@ def workloads(s: Sizes = FULL) -> list[Workload]:
     """All of them, the most telling first: a report that runs out of time has those."""
 
     def decode(runtime: Runtime) -> Prepared:
-        return prepare_paged(
+        return ops.paged.prepare(
             random(runtime, s.sequences, s.H, s.D), *caches(runtime, s, s.sequences, s.keys), runtime=runtime
         )
 
     def split(runtime: Runtime, sequences: int, keys: int) -> Prepared:
         q = random(runtime, sequences, s.H, s.D)
-        return prepare_split_kv(q, *caches(runtime, s, sequences, keys), num_splits=None, runtime=runtime)
+        return ops.split_kv.prepare(q, *caches(runtime, s, sequences, keys), num_splits=None, runtime=runtime)
 
     def prefill(runtime: Runtime, n: int, **keys: Any) -> Prepared:
         q, k, v = (random(runtime, n, heads, s.D, seed=i) for i, heads in enumerate((s.H, s.G, s.G)))
-        return prepare_flash(q, k, v, runtime=runtime, **keys)
+        return ops.flash.prepare(q, k, v, runtime=runtime, **keys)
 
     def chunk(runtime: Runtime) -> Prepared:
         starts = np.array([0, s.chunk], np.int32)
         held = caches(runtime, s, 1, s.keys)
         q = random(runtime, s.chunk, s.H, s.D)
-        return prepare_paged(q, *held, cu_seqlens_q=starts, causal=True, form="mma", runtime=runtime)
+        return ops.paged.prepare(q, *held, cu_seqlens_q=starts, causal=True, form="mma", runtime=runtime)
 
     def stage_a(runtime: Runtime) -> Prepared:
         few = max(1, s.sequences // 8)
-        return prepare_paged_gather(random(runtime, few, s.H, s.D), *caches(runtime, s, few, s.keys), runtime=runtime)
+        return ops.paged_gather.prepare(
+            random(runtime, few, s.H, s.D), *caches(runtime, s, few, s.keys), runtime=runtime
+        )
 
     def three_kernels(runtime: Runtime) -> Prepared:
         n = s.prompt // 4
         q, k, v = (random(runtime, n, heads, s.D, seed=i) for i, heads in enumerate((s.H, s.G, s.G)))
-        return prepare_standard(q, k, v, runtime=runtime)
+        return ops.standard.prepare(q, k, v, runtime=runtime)
 
     def new_tokens(runtime: Runtime) -> Prepared:
         k_cache, v_cache, *_ = caches(runtime, s, 1, s.keys)
         k, v = (random(runtime, s.chunk, s.G, s.D, seed=seed) for seed in (0, 1))
         slots = np.random.default_rng(0).permutation(k_cache.shape[0] * s.block_size)[: s.chunk]
-        return prepare_append(k, v, slots, k_cache, v_cache, runtime=runtime)
+        return ops.append.prepare(k, v, slots, k_cache, v_cache, runtime=runtime)
 
     def block_copies(runtime: Runtime) -> Prepared:
         k_cache, v_cache, tables, _ = caches(runtime, s, 2, s.keys)
-        return prepare_copy_blocks(k_cache, v_cache, np.stack([tables[0], tables[1]], axis=1), runtime=runtime)
+        return ops.copy_blocks.prepare(k_cache, v_cache, np.stack([tables[0], tables[1]], axis=1), runtime=runtime)
 
     def two_halves(runtime: Runtime) -> Prepared:
         outs = [random(runtime, s.chunk, s.H, s.D, seed=seed) for seed in (0, 1)]
         lses = [runtime.asarray(np.full((s.H, s.chunk), value, np.float32)) for value in (1.0, 2.0)]
-        return prepare_merge(outs[0], lses[0], outs[1], lses[1], runtime=runtime)
+        return ops.merge.prepare(outs[0], lses[0], outs[1], lses[1], runtime=runtime)
 
     def turns(runtime: Runtime) -> Prepared:
         x = random(runtime, s.chunk, s.H, s.D)
-        return prepare_rope(x, np.arange(s.chunk), 10_000.0 ** -(np.arange(s.D // 2) / (s.D // 2)), runtime=runtime)
+        return ops.rope.prepare(x, np.arange(s.chunk), 10_000.0 ** -(np.arange(s.D // 2) / (s.D // 2)), runtime=runtime)
 
     def planned(form: Callable[..., Ledger], **keys: Any) -> Callable[[Prepared], Ledger]:
         def ledger(prepared: Prepared) -> Ledger:

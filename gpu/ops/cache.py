@@ -10,6 +10,7 @@ from gpu.ops.arrays import aligned, strides, to_host
 from gpu.ops.attention import choose, inputs
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.modules import check_storage, macros, module
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.kvcache.kernels import check_append, check_copy
 from refsim.machine import Ledger
@@ -32,7 +33,11 @@ COPY = np.dtype(
 )
 
 
-def append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any, *, runtime: str | Runtime = "auto") -> Ledger:
+@operation
+def append(
+    k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any, *, runtime: str | Runtime = "auto",
+    counted: bool = False,
+) -> Prepared[Ledger]:  # fmt: skip
     """`refsim.kvcache.kernels.append` on a GPU, or on the emulator: the caches are written in place.
 
     All arrays must have the caches' type, and the caches must be where the kernel runs (a copy of them would be
@@ -45,28 +50,6 @@ def append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any, *, run
     >>> cache[1, 1].sum()
     np.float32(8.0)
     """
-    prepared: Ledger = prepare_append(k, v, slot_mapping, k_cache, v_cache, runtime=runtime).result()
-    return prepared
-
-
-def copy_blocks(k_cache: Any, v_cache: Any, block_mapping: Any, *, runtime: str | Runtime = "auto") -> Ledger:
-    """`refsim.kvcache.kernels.copy_blocks` on a GPU, or on the emulator: the caches are written in place.
-
-    >>> cache = np.arange(4, dtype=np.float32).reshape(2, 2, 1, 1)
-    >>> copy_blocks(cache, cache.copy(), [[1, 0]], runtime="emulator").total(tensor="block_mapping")
-    32
-    >>> cache.ravel()
-    array([2., 3., 2., 3.], dtype=float32)
-    """
-    prepared: Ledger = prepare_copy_blocks(k_cache, v_cache, block_mapping, runtime=runtime).result()
-    return prepared
-
-
-def prepare_append(
-    k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any, *, runtime: str | Runtime = "auto",
-    counted: bool = False,
-) -> Prepared:  # fmt: skip
-    """Everything `append` does before its launch."""
     where = choose(runtime, k, v, k_cache, v_cache)
     k, v = inputs(where, k=k, v=v)
     k_cache, v_cache = caches(where, k_cache, v_cache)
@@ -87,10 +70,18 @@ def prepare_append(
     return Prepared([launch], lambda ledger: ledger, where)
 
 
-def prepare_copy_blocks(
+@operation
+def copy_blocks(
     k_cache: Any, v_cache: Any, block_mapping: Any, *, runtime: str | Runtime = "auto", counted: bool = False
-) -> Prepared:
-    """Everything `copy_blocks` does before its launch."""
+) -> Prepared[Ledger]:
+    """`refsim.kvcache.kernels.copy_blocks` on a GPU, or on the emulator: the caches are written in place.
+
+    >>> cache = np.arange(4, dtype=np.float32).reshape(2, 2, 1, 1)
+    >>> copy_blocks(cache, cache.copy(), [[1, 0]], runtime="emulator").total(tensor="block_mapping")
+    32
+    >>> cache.ravel()
+    array([2., 3., 2., 3.], dtype=float32)
+    """
     where = choose(runtime, k_cache, v_cache)
     k_cache, v_cache = caches(where, k_cache, v_cache)
     pairs = check_copy(k_cache, v_cache, to_host(block_mapping))

@@ -18,12 +18,12 @@ TENSORS = (
 )
 
 
-def counted_ledger(prepared: Prepared) -> Ledger:
+def counted_ledger(prepared: Prepared[Any]) -> Ledger:
     """Run a call that was prepared with `counted=True`, and read what its kernels counted.
 
-    >>> from gpu.ops.rope import prepare_rope
+    >>> from gpu.ops import rope
     >>> x = np.ones((1, 1, 4), np.float32)
-    >>> counted_ledger(prepare_rope(x, [1], [1.0, 0.01], runtime="emulator", counted=True)).total(tensor="x")
+    >>> counted_ledger(rope.prepare(x, [1], [1.0, 0.01], runtime="emulator", counted=True)).total(tensor="x")
     16
     """
     nbytes: dict[Key, int] = {}

@@ -8,6 +8,7 @@ from gpu.ops.arrays import to_host
 from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata, contiguous_plan
@@ -15,6 +16,7 @@ from refsim.machine import Machine
 from refsim.numerics import Precision
 
 
+@operation
 def flash(
     q: Any,
     k: Any,
@@ -28,8 +30,9 @@ def flash(
     pack_gqa: bool = False,
     form: str = "auto",
     runtime: str | Runtime = "auto",
+    counted: bool = False,
     **variant: Any,
-) -> Result:
+) -> Prepared[Result]:
     """`refsim.attention.flash` on a GPU, or on the emulator. q (n, H, D), k (T, G, D), v (T, G, Dv) -> Result.
 
     Arguments, answer and errors are the reference's; arrays may be NumPy's, CuPy's or PyTorch's, and the answer is of
@@ -37,45 +40,14 @@ def flash(
     machine: its on-chip limit is kept. form: "scalar", "mma" (tensor cores), or "auto" for the faster of them that can
     do the call; on tensor cores a NaN in a key that one row sees reaches the other rows of its tile.
     runtime: "auto", "cupy" or "emulator", or a Runtime of your own making.
+    counted: build kernels that add up their own bytes, which `gpu.ops.counted.counted_ledger` reads.
+    `flash.prepare(...)` takes the same and stops before the launch, so that it can be run (and timed) many times.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).standard_normal((20, 1, 32), dtype=np.float32)
     >>> flash(x, x, x, causal=True, runtime="emulator").ledger.total(tensor="q", direction="read")
     2560
     """
-    return prepare_flash(
-        q,
-        k,
-        v,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        pack_gqa=pack_gqa,
-        form=form,
-        runtime=runtime,
-        **variant,
-    ).result()
-
-
-def prepare_flash(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    tile: Any = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    pack_gqa: bool = False,
-    form: str = "auto",
-    runtime: str | Runtime = "auto",
-    counted: bool = False,
-    **variant: Any,
-) -> Prepared:
-    """Everything `flash` does before its launch."""
     where, given = choose(runtime, q, k, v), q
     q, k, v = inputs(where, q=q, k=k, v=v)
     starts = to_host(cu_seqlens_q), to_host(cu_seqlens_k)

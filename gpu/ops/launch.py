@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from gpu.ops.tiles import THREADS
 from gpu.runtime import Module, Runtime
 from refsim.attention import Plan
 from refsim.machine import Key, Ledger, Work
+
+R = TypeVar("R")
 
 STATIC_SHARED_NBYTES = 48 * 1024
 
@@ -54,11 +56,11 @@ class Launch:
 
 
 @dataclass
-class Prepared:
+class Prepared(Generic[R]):
     """A checked call with its workspaces: run it as often as you like; every run writes the same tensors."""
 
     launches: Sequence[Launch]
-    finish: Callable[[Ledger], Any]
+    finish: Callable[[Ledger], R]
     runtime: Runtime
     plan: Plan | None = None  # of an attention call
 
@@ -67,7 +69,7 @@ class Prepared:
         for launch in self.launches:
             launch.run()
 
-    def result(self) -> Any:
+    def result(self) -> R:
         """Run, and return the answer with its ledger."""
         self.run()
         ledger = Ledger()

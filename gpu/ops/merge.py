@@ -11,13 +11,17 @@ from gpu.ops.attention import choose, inputs
 from gpu.ops.cache import check_one_type
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.modules import macros, module
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.attention import Result
 from refsim.attention.merge import ROWS, check_merge
 from refsim.softmax import check_lse
 
 
-def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, runtime: str | Runtime = "auto") -> Result:
+@operation
+def merge(
+    out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, runtime: str | Runtime = "auto", counted: bool = False
+) -> Prepared[Result]:
     """`refsim.attention.merge.merge` on a GPU, or on the emulator. LSEs are float32 natural logs, -inf for empty.
 
     LSEs are looked at on the host first, since +inf or NaN would spoil the answer without a word.
@@ -26,14 +30,6 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, runtime: str | Runt
     >>> merge(one, 2 * two, 0 * one, two, runtime="emulator").out.item().__round__(4)
     0.8808
     """
-    merged: Result = prepare_merge(out_a, lse_a, out_b, lse_b, runtime=runtime).result()
-    return merged
-
-
-def prepare_merge(
-    out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, runtime: str | Runtime = "auto", counted: bool = False
-) -> Prepared:
-    """Everything `merge` does before its launch."""
     where, given = choose(runtime, out_a, lse_a, out_b, lse_b), out_a
     out_a, lse_a, out_b, lse_b = (
         where.asarray(x) for x in inputs(where, out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)

@@ -8,6 +8,7 @@ from gpu.ops.arrays import to_host
 from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata, one_layer, paged_plan
@@ -15,52 +16,6 @@ from refsim.machine import Machine
 from refsim.numerics import Precision
 
 MOST_BLOCK_SIZE = 2**20
-
-
-def paged(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    block_tables: Any,
-    seq_lens: Any,
-    *,
-    cu_seqlens_q: Any = None,
-    layer: int | None = None,
-    tile: tuple[int, int] | None = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    pack_gqa: bool = True,
-    form: str = "auto",
-    runtime: str | Runtime = "auto",
-    **variant: Any,
-) -> Result:
-    """`refsim.attention.paged` (stage B) on a GPU, or on the emulator; arguments, answer and errors are the same.
-
-    Caches may be views with strides of their own (interleaved K and V, heads before slots), contiguous along the last
-    axis. form, runtime, machine and the ledger: as in `gpu.ops.flash`.
-
-    >>> import numpy as np
-    >>> cache = np.ones((4, 16, 1, 32), np.float32)
-    >>> result = paged(np.ones((1, 1, 32), np.float32), cache, cache, [[3, 1]], [17], runtime="emulator")
-    >>> result.ledger.total(tensor="block_tables")
-    8
-    """
-    return prepare_paged(
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        seq_lens,
-        cu_seqlens_q=cu_seqlens_q,
-        layer=layer,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        pack_gqa=pack_gqa,
-        form=form,
-        runtime=runtime,
-        **variant,
-    ).result()
 
 
 def paged_tensors(
@@ -103,7 +58,8 @@ def max_blocks(tensors: Tensors) -> int:
     return int(tensors.ints["block_tables"].shape[1])
 
 
-def prepare_paged(
+@operation
+def paged(
     q: Any,
     k_cache: Any,
     v_cache: Any,
@@ -112,7 +68,7 @@ def prepare_paged(
     *,
     cu_seqlens_q: Any = None,
     layer: int | None = None,
-    tile: Any = None,
+    tile: tuple[int, int] | None = None,
     machine: Machine | None = None,
     precision: Precision | None = None,
     pack_gqa: bool = True,
@@ -120,8 +76,18 @@ def prepare_paged(
     runtime: str | Runtime = "auto",
     counted: bool = False,
     **variant: Any,
-) -> Prepared:
-    """Everything `paged` does before its launch."""
+) -> Prepared[Result]:
+    """`refsim.attention.paged` (stage B) on a GPU, or on the emulator; arguments, answer and errors are the same.
+
+    Caches may be views with strides of their own (interleaved K and V, heads before slots), contiguous along the last
+    axis. form, runtime, machine and the ledger: as in `gpu.ops.flash`.
+
+    >>> import numpy as np
+    >>> cache = np.ones((4, 16, 1, 32), np.float32)
+    >>> result = paged(np.ones((1, 1, 32), np.float32), cache, cache, [[3, 1]], [17], runtime="emulator")
+    >>> result.ledger.total(tensor="block_tables")
+    8
+    """
     tensors, tensor_cores = paged_tensors(
         q,
         k_cache,

@@ -10,6 +10,7 @@ import numpy as np
 from gpu.ops.attention import Tensors, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Launch, Prepared
+from gpu.ops.operation import operation
 from gpu.ops.paged import max_blocks, paged_tensors
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
@@ -17,6 +18,7 @@ from refsim.machine import Machine
 from refsim.numerics import Precision
 
 
+@operation
 def paged_gather(
     q: Any,
     k_cache: Any,
@@ -31,44 +33,10 @@ def paged_gather(
     precision: Precision | None = None,
     pack_gqa: bool = True,
     runtime: str | Runtime = "auto",
-    **variant: Any,
-) -> Result:
-    """`refsim.attention.paged_gather` (stage A): copy the blocks together, then `flash` over the copy."""
-    return prepare_paged_gather(
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        seq_lens,
-        cu_seqlens_q=cu_seqlens_q,
-        layer=layer,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        pack_gqa=pack_gqa,
-        runtime=runtime,
-        **variant,
-    ).result()
-
-
-def prepare_paged_gather(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    block_tables: Any,
-    seq_lens: Any,
-    *,
-    cu_seqlens_q: Any = None,
-    layer: int | None = None,
-    tile: Any = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    pack_gqa: bool = True,
-    runtime: str | Runtime = "auto",
     counted: bool = False,
     **variant: Any,
-) -> Prepared:
-    """Everything `paged_gather` does before its launches, the room for the copy included."""
+) -> Prepared[Result]:
+    """`refsim.attention.paged_gather` (stage A): copy the blocks together, then `flash` over the copy."""
     paged, _ = paged_tensors(
         q,
         k_cache,

@@ -10,37 +10,23 @@ from gpu.ops.arrays import like, to_host
 from gpu.ops.attention import choose, inputs
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.modules import check_storage, macros, module
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.model.rope import Style
 from refsim.model.rope_kernel import Rotated, check_rope
 
 
+@operation
 def rope(
-    x: Any,
-    positions: Any,
-    inv_freq: Any,
-    style: Style = "half",
-    *,
-    attention_factor: float = 1.0,
-    runtime: str | Runtime = "auto",
-) -> Rotated:
+    x: Any, positions: Any, inv_freq: Any, style: Style = "half", *, attention_factor: float = 1.0,
+    runtime: str | Runtime = "auto", counted: bool = False,
+) -> Prepared[Rotated]:  # fmt: skip
     """`refsim.model.rope_kernel.rope` on a GPU, or on the emulator: (out, ledger) for x (tokens, heads, d).
 
     >>> x = np.array([[[1.0, 2.0, 3.0, 4.0]]], np.float32)
     >>> rope(x, [1], [1.0, 0.01], "interleaved", runtime="emulator").out.round(4)
     array([[[-1.1426,  1.9221,  2.9599,  4.0298]]], dtype=float32)
     """
-    rotated: Rotated = prepare_rope(
-        x, positions, inv_freq, style, attention_factor=attention_factor, runtime=runtime
-    ).result()
-    return rotated
-
-
-def prepare_rope(
-    x: Any, positions: Any, inv_freq: Any, style: Style = "half", *, attention_factor: float = 1.0,
-    runtime: str | Runtime = "auto", counted: bool = False,
-) -> Prepared:  # fmt: skip
-    """Everything `rope` does before its launch."""
     where, given = choose(runtime, x), x
     (x,) = inputs(where, x=x)
     at, frequencies = check_rope(x, to_host(positions), to_host(inv_freq), style)

@@ -10,6 +10,7 @@ from gpu.ops.arrays import to_host
 from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Launch, Prepared
+from gpu.ops.operation import operation
 from gpu.ops.paged import max_blocks, paged_tensors
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
@@ -19,54 +20,6 @@ from refsim.machine import Machine
 from refsim.numerics import Precision
 
 BLOCKS_PER_MULTIPROCESSOR = 4  # programs that share one at the default tile
-
-
-def split_kv(
-    q: Any,
-    k: Any,
-    v: Any,
-    block_tables: Any = None,
-    seq_lens: Any = None,
-    *,
-    num_splits: int | None = 4,
-    handover: Handover = "lse",
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    layer: int | None = None,
-    tile: tuple[int, int] | None = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    pack_gqa: bool = True,
-    runtime: str | Runtime = "auto",
-    **variant: Any,
-) -> Result:
-    """`refsim.attention.split_kv` on a GPU, or on the emulator; arguments, answer and errors are the same.
-
-    num_splits: None for as many as are worth it on this device, by `choose_splits`.
-    runtime, machine and the ledger: as in `gpu.ops.flash`.
-
-    >>> x = np.random.default_rng(0).standard_normal((100, 1, 32), dtype=np.float32)
-    >>> split_kv(x[:1], x, x, num_splits=3, runtime="emulator").ledger.total(tensor="lse_partial", direction="write")
-    12
-    """
-    return prepare_split_kv(
-        q,
-        k,
-        v,
-        block_tables,
-        seq_lens,
-        num_splits=num_splits,
-        handover=handover,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        layer=layer,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        pack_gqa=pack_gqa,
-        runtime=runtime,
-        **variant,
-    ).result()
 
 
 def multiprocessors(runtime: Runtime) -> int:
@@ -88,7 +41,8 @@ def choose_splits(plan: Plan, multiprocessors: int) -> int:
     return max(1, min(wanted, longest // (2 * plan.Bc)))
 
 
-def prepare_split_kv(
+@operation
+def split_kv(
     q: Any,
     k: Any,
     v: Any,
@@ -100,15 +54,23 @@ def prepare_split_kv(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     layer: int | None = None,
-    tile: Any = None,
+    tile: tuple[int, int] | None = None,
     machine: Machine | None = None,
     precision: Precision | None = None,
     pack_gqa: bool = True,
     runtime: str | Runtime = "auto",
     counted: bool = False,
     **variant: Any,
-) -> Prepared:
-    """Everything `split_kv` does before its launches, the room for the partial answers included."""
+) -> Prepared[Result]:
+    """`refsim.attention.split_kv` on a GPU, or on the emulator; arguments, answer and errors are the same.
+
+    num_splits: None for as many as are worth it on this device, by `choose_splits`.
+    runtime, machine and the ledger: as in `gpu.ops.flash`.
+
+    >>> x = np.random.default_rng(0).standard_normal((100, 1, 32), dtype=np.float32)
+    >>> split_kv(x[:1], x, x, num_splits=3, runtime="emulator").ledger.total(tensor="lse_partial", direction="write")
+    12
+    """
     check_split(1 if num_splits is None else num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is not None:
         tensors, _ = paged_tensors(

@@ -10,6 +10,7 @@ from gpu.ops.arrays import to_host
 from gpu.ops.attention import Tensors, choose, choose_tile, inputs, shared_limit
 from gpu.ops.call import call_struct, grid, most_tiles
 from gpu.ops.launch import Prepared
+from gpu.ops.operation import operation
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata, contiguous_plan
@@ -18,6 +19,7 @@ from refsim.machine import DEFAULT_SRAM_NBYTES, Machine
 from refsim.numerics import Precision
 
 
+@operation
 def standard(
     q: Any,
     k: Any,
@@ -29,8 +31,9 @@ def standard(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     runtime: str | Runtime = "auto",
+    counted: bool = False,
     **variant: Any,
-) -> Result:
+) -> Prepared[Result]:
     """`refsim.attention.standard` on a GPU, or on the emulator; arguments, answer and errors are the same.
 
     Whole rows of S stay on chip in the softmax kernel where the machine's memory (by default the reference's) holds
@@ -40,35 +43,6 @@ def standard(
     >>> standard(x, x, x, runtime="emulator").ledger.total(tensor="p", direction="write")
     1600
     """
-    return prepare_standard(
-        q,
-        k,
-        v,
-        tile=tile,
-        machine=machine,
-        precision=precision,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        runtime=runtime,
-        **variant,
-    ).result()
-
-
-def prepare_standard(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    tile: Any = None,
-    machine: Machine | None = None,
-    precision: Precision | None = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    runtime: str | Runtime = "auto",
-    counted: bool = False,
-    **variant: Any,
-) -> Prepared:
-    """Everything `standard` does before its launches, the room for S and P included."""
     where, given = choose(runtime, q, k, v), q
     q, k, v = inputs(where, q=q, k=k, v=v)
     starts, limit = (to_host(cu_seqlens_q), to_host(cu_seqlens_k)), shared_limit(where, machine)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.ops.paged import prepare_paged
 from refsim import attention
 
 E = {"runtime": "emulator"}
@@ -143,7 +142,7 @@ def test_an_interleaved_pool_is_read_by_its_strides() -> None:
     """pool [[K0,V0],[K1,V1]] = [[1,10],[2,20]]: K of page 1 is 2, not 10."""
     pool = np.repeat(np.array([[1, 10], [2, 20]], np.float32)[:, :, None, None, None], 8, axis=-1)  # page, K or V, ...
     k, v = pool[:, 0], pool[:, 1]
-    prepared = prepare_paged(zeros(1, 1, 8) + 1, k, v, np.array([[1]]), np.array([1]), scale=1.0, **E)
+    prepared = ops.paged.prepare(zeros(1, 1, 8) + 1, k, v, np.array([[1]]), np.array([1]), scale=1.0, **E)
     result = prepared.result()
     np.testing.assert_array_equal(result.out, 20)
     np.testing.assert_array_equal(result.lse, 2 * 8)
@@ -163,7 +162,7 @@ def test_big_pools_are_addressed_in_64_bits() -> None:
     """2**31 elements into a pool: offsets in 32 bits would wrap. The pool is a view; one page is all that exists."""
     page = np.ones((1, 1, 1, 8), np.float32)
     strided = np.lib.stride_tricks.as_strided(page, (2, 1, 1, 8), (0, 32, 32, 4))
-    prepared = prepare_paged(zeros(1, 1, 8), strided, strided.copy(), np.array([[1]]), np.array([1]), **E)
+    prepared = ops.paged.prepare(zeros(1, 1, 8), strided, strided.copy(), np.array([[1]]), np.array([1]), **E)
     call = prepared.launches[0].args[0]
     assert call.dtype["k_block"].itemsize == call.dtype["v_block"].itemsize == call.dtype["tokens"].itemsize == 8
     np.testing.assert_array_equal(prepared.result().out, 1)

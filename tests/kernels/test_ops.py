@@ -177,11 +177,19 @@ def test_bfloat16_comes_out_as_it_went_in() -> None:
         np.testing.assert_allclose(out.astype(np.float32), expected, atol=2**-6)
 
 
-def test_auto_takes_tensor_cores_where_they_serve() -> None:
-    from gpu.ops.flash import prepare_flash
+def test_a_prepared_call_runs_as_often_as_it_is_asked() -> None:
+    q, k = normal(5, 2, 32), normal(9, 1, 32)
+    prepared = ops.flash.prepare(q, k, k, **E)
+    assert prepared.launches[0].trace is None  # nothing ran yet
+    called, first, again = ops.flash(q, k, k, **E), prepared.result(), prepared.result()
+    for result in (first, again):
+        np.testing.assert_array_equal(result.out, called.out)
+        assert result.ledger == called.ledger
 
+
+def test_auto_takes_tensor_cores_where_they_serve() -> None:
     def function(x: np.ndarray, **keys: Any) -> str:
-        return prepare_flash(x, x, x, **E, **keys).launches[0].function
+        return ops.flash.prepare(x, x, x, **E, **keys).launches[0].function
 
     assert function(normal(64, 1, 64, dtype=np.float16)) == "flash_mma"
     assert function(normal(64, 1, 64)) == "flash"  # float32
@@ -235,7 +243,6 @@ def test_default_tiles_fit_two_blocks_a_multiprocessor() -> None:
 
 
 def test_a_device_with_less_shared_memory_gets_smaller_tiles() -> None:
-    from gpu.ops.flash import prepare_flash
     from gpu.runtime import EmulatorRuntime
 
     x = normal(128, 1, 128, dtype=np.float16)
@@ -243,7 +250,7 @@ def test_a_device_with_less_shared_memory_gets_smaller_tiles() -> None:
     for kib in (227, 99, 64):
         runtime = EmulatorRuntime()
         runtime.shared_nbytes = kib * 1024  # type: ignore[attr-defined]
-        prepared = prepare_flash(x, x, x, runtime=runtime)
+        prepared = ops.flash.prepare(x, x, x, runtime=runtime)
         assert prepared.plan is not None
         assert prepared.launches[0].shared_nbytes < kib * 1024
         tiles.append((prepared.plan.Br, prepared.plan.Bc))
