@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.kvcache.whole import whole
+
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
@@ -20,7 +22,7 @@ def locate(position: int, block_size: int) -> tuple[int, int]:
     >>> locate(37, 16)
     (2, 5)
     """
-    _check_block_size(block_size)
+    block_size, position = _block_size(block_size), whole("position", position)
     if position < 0:
         raise ValueError(f"position is {position}; positions count from 0")
     return divmod(position, block_size)
@@ -32,12 +34,13 @@ def element_offset(physical_block: int, slot: int, block_size: int, kv_dim: int)
     >>> element_offset(7, 5, 16, 1024)
     119808
     """
-    _check_block_size(block_size)
+    block_size, slot = _block_size(block_size), whole("slot", slot)
+    physical_block, kv_dim = whole("physical_block", physical_block), whole("kv_dim", kv_dim)
     if not 0 <= slot < block_size:
         raise ValueError(f"slot is {slot}; a block of {block_size} has slots 0 to {block_size - 1}")
     if physical_block < 0 or kv_dim < 1:
         raise ValueError(f"physical_block={physical_block} and kv_dim={kv_dim}; expected >= 0 and >= 1")
-    return int(physical_block) * int(block_size) * int(kv_dim) + int(slot) * int(kv_dim)
+    return physical_block * block_size * kv_dim + slot * kv_dim
 
 
 def byte_offset(physical_block: int, slot: int, block_size: int, kv_dim: int, itemsize: int = 4) -> int:
@@ -46,7 +49,9 @@ def byte_offset(physical_block: int, slot: int, block_size: int, kv_dim: int, it
     >>> byte_offset(7, 5, 16, 1024, itemsize=4)
     479232
     """
-    return element_offset(physical_block, slot, block_size, kv_dim) * itemsize
+    if whole("itemsize", itemsize) < 1:
+        raise ValueError(f"itemsize is {itemsize}; expected at least 1 byte")
+    return element_offset(physical_block, slot, block_size, kv_dim) * int(itemsize)
 
 
 def first_overflowing_block(block_stride: int, *, bits: int = 32, signed: bool = True) -> int:
@@ -60,9 +65,10 @@ def first_overflowing_block(block_stride: int, *, bits: int = 32, signed: bool =
     >>> first_overflowing_block(16 * 1024 * 4)  # bytes, block of 16 tokens, kv_dim 1024, float32
     32768
     """
-    if block_stride < 1:
-        raise ValueError(f"block_stride is {block_stride}; expected at least 1")
-    return 2 ** (bits - 1 if signed else bits) // int(block_stride)
+    block_stride, bits = whole("block_stride", block_stride), whole("bits", bits)
+    if block_stride < 1 or bits < 1:
+        raise ValueError(f"block_stride is {block_stride} and bits {bits}; expected at least 1 each")
+    return 2 ** (bits - 1 if signed else bits) // block_stride
 
 
 def slot_to_block(
@@ -75,11 +81,12 @@ def slot_to_block(
     >>> slot_to_block(np.array([75849, -1]), 16, 16384)
     (array([4740,   -1]), array([ 9, -1]))
     """
-    _check_block_size(block_size)
+    block_size, num_blocks = _block_size(block_size), whole("num_blocks", num_blocks)
     slots = np.asarray(slot_mapping)
+    if slots.ndim == 1 and not slots.size:
+        slots = slots.astype(np.int64)  # an empty list has no integers to show
     if slots.ndim != 1 or slots.dtype.kind not in "iu":
         raise ValueError(f"slot_mapping is {slots.dtype}{list(slots.shape)}; expected a 1-D array of integers")
-    slots = slots.astype(np.int64)
     bad = (slots < -1) | (slots >= num_blocks * block_size)
     if bad.any():
         row = int(np.argmax(bad))
@@ -87,10 +94,13 @@ def slot_to_block(
             f"slot_mapping[{row}] is {slots[row]}; {num_blocks} blocks of {block_size} have slots 0 to "
             f"{num_blocks * block_size - 1} (and -1 to skip a row). Was it made with another block size?"
         )
+    slots = slots.astype(np.int64)  # not before: the largest unsigned number would become -1
     skip = slots == -1
     return np.where(skip, -1, slots // block_size), np.where(skip, -1, slots % block_size)
 
 
-def _check_block_size(block_size: int) -> None:
+def _block_size(given: int) -> int:
+    block_size = whole("block_size", given)
     if block_size < 1:
         raise ValueError(f"block_size is {block_size}; a block holds at least one token")
+    return block_size

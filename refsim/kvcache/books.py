@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts of blocks (`usable = free + used + evictable`), sequences, their tokens, and reserved unused slots."""
+    """Counts of blocks (`usable = free + used + evictable`), sequences, their tokens, and reserved unused slots.
+
+    Tokens and unused slots are those of one table, added up over the sequences: what two share counts for each.
+    """
 
     usable: int
     free: int
@@ -57,6 +61,7 @@ class PoolBooks(BlockTables):
         host = HostTier(host_blocks) if host_blocks else None
         self.prefix = PrefixCache(self.pool, host) if prefix_cache else None
         self.events: list[Event] | None = [] if record else None
+        self._pinned: Counter[tuple[int, ...]] = Counter()
         self._copied: list[Callable[[list[int], list[int]], None]] = []
         self._freed: list[Callable[[list[int]], None]] = []
         self._trimmed: list[Callable[[list[int], int], None]] = []
@@ -103,13 +108,16 @@ class PoolBooks(BlockTables):
         chain = Chain(tokens, self.block_size, salt)
         ids, _ = self.prefix.match(chain, chain.known + 1)  # a hit leaves one token over; here the whole prompt counts
         self.prefix.pin(ids)
+        self._pinned[tuple(ids)] += 1
         return ids
 
     def unpin(self, ids: Sequence[int]) -> None:
-        """Let blocks that `pin` returned be evicted again. Raises ValueError when they aren't pinned."""
-        if self.prefix is None or not all(self.prefix.pins[b] for b in ids):
-            raise ValueError(f"blocks {list(ids)} are not all pinned; give what pin returned, once")
-        self.prefix.unpin(ids)
+        """Let blocks that `pin` returned be evicted again. Raises ValueError for any others: a prefix goes whole."""
+        pinned = tuple(map(int, ids))
+        if self.prefix is None or not self._pinned[pinned]:
+            raise ValueError(f"blocks {list(ids)} are not all pinned, or not together; give what pin returned, once")
+        self._pinned[pinned] -= 1
+        self.prefix.unpin(pinned)
 
     def _take(self, count: int, seq_id: Hashable) -> list[int]:
         short = count - len(self.pool.stack)
@@ -135,18 +143,27 @@ class PoolBooks(BlockTables):
         if freed:
             self._tell_freed(seq_id, freed)
 
-    def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, shared: list[int]) -> None:
+    def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, rows: list[list[int]]) -> None:
+        """Give these tables of a sequence a last block of their own."""
+        shared = [row[-1] for row in rows]
         copies = self._take(len(shared), seq_id)
-        self._note("copy", seq_id, shared, copies)
         for copied in self._copied:
             copied(shared, copies)
-        onto = dict(zip(shared, copies, strict=True))
-        for row in seq.rows:
-            row[-1] = onto.get(row[-1], row[-1])
-        if self.prefix is None:
-            self.pool.drop(shared)
-        else:
-            self.prefix.drop(shared)  # a cached block that was cut into may be evicted from now on
+        for row, copy in zip(rows, copies, strict=True):
+            row[-1] = copy
+        left = shared
+        if seq.repeats:  # a table may name the block at another place, and holds it still
+            held = set(seq.holds())
+            left = [block for block in dict.fromkeys(shared) if block not in held]
+            kept = shared.copy()
+            for block in left:
+                kept.remove(block)
+            self._note("share", seq_id, kept)
+        self._note("copy", seq_id, shared, copies)
+        # A cached block that was cut into may be evicted from now on.
+        freed = self.pool.drop(left) if self.prefix is None else self.prefix.drop(left)
+        if freed:
+            self._tell_freed(seq_id, freed)
 
     def _tell_freed(self, seq_id: Hashable | None, ids: list[int]) -> None:
         if ids:

@@ -27,19 +27,20 @@ key_of: Callable[[tuple[int, bytes]], int] = hash
 class Chain:
     """Token ids that grow, `known` of them by now, and the keys and contents (the ids' bytes) of their full blocks.
 
-    `salt` isolates: chains of different salts share nothing.
+    `salt` isolates: chains of different salts share nothing. `held` says that a live sequence goes by this chain.
 
     >>> a, b = Chain([1, 2, 3, 4, 5], 2), Chain([1, 2, 9, 4], 2)
     >>> [x == y for x, y in zip(a.keys(), b.keys())]
     [True, False]
     """
 
-    __slots__ = ("_keys", "_rest", "block_size", "contents", "known", "salt")
+    __slots__ = ("_keys", "_rest", "block_size", "contents", "held", "known", "salt")
 
     def __init__(self, ids: ArrayLike, block_size: int, salt: int = 0) -> None:
         new = check_ids(ids)
         self.block_size = block_size
         self.salt = salt
+        self.held = False
         self.known = new.size
         self.contents, self._rest = _cut(new.tobytes(), block_size)
         self._keys: list[int] = []

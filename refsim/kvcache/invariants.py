@@ -27,7 +27,9 @@ def check_invariants(manager: BlockManager) -> None:
         assert seq.cached * manager.block_size <= seq.computed <= seq.tokens, f"sequence {seq_id!r} overstates its work"
         assert seq.repeats or len(set(entries)) == len(entries), f"sequence {seq_id!r} names a block twice: {seq.rows}"
         tails = [row[-1] for row in seq.rows] if seq.tokens % manager.block_size else []
-        assert seq.tail_shared or all(manager.pool.refs[b] == 1 for b in tails), f"sequence {seq_id!r} writes to others"
+        assert seq.tail_shared or all(manager.pool.refs[b] == 1 and seq.named_once(b) for b in tails), (
+            f"sequence {seq_id!r} writes to others"
+        )
     in_use = {b for b, count in enumerate(refs) if count}
     if manager.prefix is not None:
         manager.prefix.check_invariants(in_use)

@@ -15,6 +15,7 @@ from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequenc
 from refsim.kvcache.invariants import check_invariants
 from refsim.kvcache.sequence import SequenceTable
 from refsim.kvcache.sizing import blocks_for
+from refsim.kvcache.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -55,8 +56,9 @@ class BlockManager(PoolBooks):
         left to compute. `chunk` takes blocks for that many tokens after the hit only, and `append` takes the rest; with
         `whole_must_fit` there must be room for the rest now. `salt` keeps the blocks apart from those of other salts.
 
-        A `Chain` built before saves hashing the ids again; the manager goes on to extend it. It may know more ids than
-        there are tokens yet: `upto` is then the number of tokens.
+        A `Chain` built before saves hashing the ids again; the manager goes on to extend it, until the sequence is
+        freed, so that each sequence needs one of its own. It may know more ids than there are tokens yet: `upto` is
+        then the number of tokens.
 
         Raises DuplicateSequence, OutOfBlocks, ValueError.
         """
@@ -64,10 +66,11 @@ class BlockManager(PoolBooks):
             raise DuplicateSequence(seq_id)
         chain, total = self._chain(tokens, salt)
         if upto is not None:
+            upto = whole("upto", upto)
             if not 0 <= upto <= total:
                 raise ValueError(f"upto is {upto}; {total} tokens were given")
             total = upto
-        if chunk is not None and chunk < 0:
+        if chunk is not None and (chunk := whole("chunk", chunk)) < 0:
             raise ValueError(f"chunk is {chunk}; expected 0 tokens or more")
         hit, below = ([], []) if self.prefix is None or chain is None else self.prefix.match(chain, total)
         size = self.block_size
@@ -110,9 +113,9 @@ class BlockManager(PoolBooks):
                 f"sequence {seq_id!r} has {seq.tokens} tokens, ids are known for {seq.chain.known}; give a count here"
             )
         refs = self.pool.refs
-        tail = [row[-1] for row in seq.rows] if count and seq.tokens % self.block_size else []
-        shared = [block for block in tail if refs[block] > 1]
-        columns = blocks_for(seq.tokens + count, self.block_size) - seq.blocks
+        tails = seq.rows if count and seq.tokens % self.block_size else []
+        shared = [row for row in tails if refs[row[-1]] > 1 or not seq.named_once(row[-1])]
+        columns = -(-(seq.tokens + count) // self.block_size) - seq.blocks
         needed = columns * self.tables + len(shared)
         if needed:
             if needed > self.available:
@@ -140,7 +143,7 @@ class BlockManager(PoolBooks):
         >>> m.allocate("a", 10), m.truncate("a", 5), m.table("a"), m.pool.refs
         (0, None, array([0, 1], dtype=int32), [1, 1, 0, 0, 0, 0, 0, 0])
         """
-        seq = self._get(seq_id)
+        seq, num_tokens = self._get(seq_id), whole("num_tokens", num_tokens)
         if not 0 <= num_tokens <= seq.tokens:
             raise ValueError(
                 f"num_tokens is {num_tokens}; sequence {seq_id!r} has {seq.tokens}: give 0 to {seq.tokens}"
@@ -149,7 +152,7 @@ class BlockManager(PoolBooks):
             return
         dropped = seq.cut(num_tokens, self.block_size)
         tails = [row[-1] for row in seq.rows] if num_tokens % self.block_size else []
-        own = [block for block in tails if self.pool.refs[block] == 1]
+        own = [block for block in tails if self.pool.refs[block] == 1 and seq.named_once(block)]
         seq.tail_shared = len(own) < len(tails)
         for trimmed in self._trimmed:
             trimmed(own, num_tokens % self.block_size)
@@ -174,7 +177,9 @@ class BlockManager(PoolBooks):
             raise ValueError("sharing by hand would part blocks from their prefix; allocate with token ids shares them")
         if seq_id in self._sequences:
             raise DuplicateSequence(seq_id)
-        ids = np.atleast_2d(np.asarray(block_ids, dtype=np.int64))
+        ids, num_tokens = np.atleast_2d(np.asarray(block_ids)), whole("num_tokens", num_tokens)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise ValueError(f"block_ids are {ids.dtype}; expected the integers of a block table")
         if ids.shape != (self.tables, blocks_for(num_tokens, self.block_size)):
             raise ValueError(
                 f"block_ids is {ids.shape}; {num_tokens} tokens take "
@@ -184,6 +189,9 @@ class BlockManager(PoolBooks):
         seq.repeats = len(set(seq.holds())) < ids.size
         seq.tail_shared = True
         self.pool.share(seq.holds())
+        held = set(seq.holds())
+        for other in self._sequences.values():  # who wrote on alone so far must copy first from now on
+            other.tail_shared = other.tail_shared or any(row[-1] in held for row in other.rows if row)
         self._sequences[seq_id] = seq
         self._note("share", seq_id, seq.holds())
 
@@ -194,7 +202,7 @@ class BlockManager(PoolBooks):
         sequence's table is pointed at that one and the twin is freed.
         """
         seq = self._get(seq_id)
-        computed = seq.tokens if computed is None else computed
+        computed = seq.tokens if computed is None else whole("computed", computed)
         if not seq.computed <= computed <= seq.tokens:
             raise ValueError(
                 f"computed is {computed}; sequence {seq_id!r} has {seq.tokens} tokens, {seq.computed} computed before"
@@ -222,6 +230,8 @@ class BlockManager(PoolBooks):
         seq = self._sequences.pop(seq_id, None)
         if seq is None:
             raise UnknownSequence(seq_id)
+        if seq.chain is not None:
+            seq.chain.held = False
         self._drop(seq_id, seq.holds())
 
     def check_invariants(self) -> None:
@@ -237,6 +247,8 @@ class BlockManager(PoolBooks):
                 raise ValueError(
                     f"the chain has blocks of {tokens.block_size} tokens, the manager of {self.block_size}"
                 )
+            if tokens.held:
+                raise ValueError("the chain is a live sequence's already, which extends it; give chain.copy()")
             return tokens, tokens.known
         if isinstance(tokens, _COUNT):
             if tokens < 0:

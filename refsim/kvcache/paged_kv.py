@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 
 from refsim.kvcache.address import slot_to_block
+from refsim.kvcache.whole import whole
+from refsim.numerics import DTYPES, dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -20,17 +21,13 @@ if TYPE_CHECKING:
 
     from refsim.kvcache.manager import BlockManager
 
-_DTYPES = tuple(
-    np.dtype(t)
-    for t in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
-)
-
 
 class PagedKV:
     """The cache with its values. The manager decides which blocks; this holds what is in them.
 
     `k` is (layers, num_blocks, block_size, num_kv_heads, head_dim), `v` the same with `v_head_dim`. When the manager
     gives each layer its own table (`manager.tables == layers`), layers share one pool and the first axis is 1.
+    `dtype` is one of the floating types in `numerics.DTYPES`, or its name there.
     With `poison` every slot that no token was written to holds NaN, and freed blocks are poisoned again, so that
     reading what one shouldn't shows. Copies before a write and frees follow from the manager by subscription.
 
@@ -54,20 +51,23 @@ class PagedKV:
         v_head_dim: int | None = None,
         poison: bool = True,
     ) -> None:
-        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        layers, num_kv_heads = whole("layers", layers), whole("num_kv_heads", num_kv_heads)
+        head_dim = whole("head_dim", head_dim)
+        v_head_dim = head_dim if v_head_dim is None else whole("v_head_dim", v_head_dim)
         for name, value in [("layers", layers), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)]:
             if value < 1:
                 raise ValueError(f"{name} is {value}; expected at least 1")
         if v_head_dim < 0:
             raise ValueError(f"v_head_dim is {v_head_dim}; expected 0 (K only) or more")
-        if np.dtype(dtype) not in _DTYPES:
-            raise ValueError(f"dtype {np.dtype(dtype)} can't be cached; expected one of {[d.name for d in _DTYPES]}")
+        try:
+            self.dtype = dtype_of(dtype)
+        except TypeError:
+            raise ValueError(f"dtype {dtype!r} can't be cached; expected one of {', '.join(DTYPES)}") from None
         if manager.tables not in (1, layers):
             raise ValueError(f"the manager has {manager.tables} tables a sequence; {layers} layers need 1 or {layers}")
         self.manager = manager
         self.layers = layers
         self.poison = poison
-        self.dtype = np.dtype(dtype)
         pools = layers if manager.tables == 1 else 1
         shape = (pools, manager.pool.num_blocks, manager.block_size, num_kv_heads)
         fill = np.nan if poison else 0
@@ -91,15 +91,25 @@ class PagedKV:
         k: Float[np.ndarray, "layers n heads head_dim"],
         v: Float[np.ndarray, "layers n heads v_head_dim"],
     ) -> None:
-        """Take room for n more tokens and write their K and V in all layers. All or nothing."""
+        """Take room for n more tokens and write their K and V in all layers. All or nothing.
+
+        Raises UnknownSequence, OutOfBlocks, and ValueError for shapes that don't fit and for what are no real numbers.
+        """
         k, v = np.asarray(k), np.asarray(v)
         start = self.manager.length(seq_id)
         if k.ndim != 4 or k.shape[0] != self.layers:
             raise ValueError(f"k is {k.shape}; expected ({self.layers} layers, tokens, heads, head_dim)")
         self._check_rows(k[0], v[0] if v.ndim == 4 and v.shape[0] == self.layers else v, k.shape[1])
+        if v.shape[1] != k.shape[1]:
+            raise ValueError(f"k has {k.shape[1]} tokens and v {v.shape[1]}; expected as many")
+        k, v = self._rounded("k", k), self._rounded("v", v)
         self.manager.append(seq_id, k.shape[1])
-        for layer in range(self.layers):
-            self.write(self.slot_mapping(seq_id, start, k.shape[1], layer), k[layer], v[layer], layer=layer)
+        try:
+            for layer in range(self.layers):
+                self.write(self.slot_mapping(seq_id, start, k.shape[1], layer), k[layer], v[layer], layer=layer)
+        except BaseException:  # an interrupt between two layers: no token may be there in some of them only
+            self.manager.truncate(seq_id, start)
+            raise
 
     def write(
         self,
@@ -112,8 +122,8 @@ class PagedKV:
         """Write row i of K and V to slot `slot_mapping[i]` of a layer, rounded to the cache's type.
 
         -1 skips a row, and rows beyond the mapping (padding) are not written. Raises ValueError, and writes nothing,
-        for any other slot out of range, a slot named twice, and a block that is free or shared: nobody may write into
-        what another holder reads.
+        for any other slot out of range, a slot named twice, what are no real numbers, and a block that is free, shared
+        or in the prefix cache: nobody may write into what another holder reads.
         """
         pool = self._pool(layer)
         slots = np.asarray(slot_mapping)
@@ -122,14 +132,15 @@ class PagedKV:
         self._check_rows(k, v, slots.size)
         real = np.flatnonzero(blocks >= 0)
         blocks, offsets = blocks[real], offsets[real]
-        refs = self.manager.pool.refs
+        refs, prefix = self.manager.pool.refs, self.manager.prefix
         for block in set(blocks.tolist()):
-            if refs[block] != 1:
-                why = "free" if refs[block] == 0 else f"held by {refs[block]}"
+            cached = prefix is not None and prefix.caches(block)
+            if refs[block] != 1 or cached:
+                why = "in the prefix cache" if cached else f"held by {refs[block]}" if refs[block] else "free"
                 raise ValueError(f"block {block} is {why}; allocate or append first, which also copies what is shared")
         if np.unique(slots[real]).size < real.size:
             raise ValueError("slot_mapping names a slot twice; which row should it keep?")
-        rounded_k, rounded_v = k[real].astype(self.dtype), v[real].astype(self.dtype)
+        rounded_k, rounded_v = self._rounded("k", k[real]), self._rounded("v", v[real])
         self.k[pool, blocks, offsets] = rounded_k
         self.v[pool, blocks, offsets] = rounded_v
 
@@ -168,7 +179,7 @@ class PagedKV:
         return self.manager.slot_mapping(seq_id, start, count, self._table(layer))
 
     def _check_layer(self, layer: int) -> None:
-        if not 0 <= layer < self.layers:
+        if not 0 <= whole("layer", layer) < self.layers:
             raise ValueError(f"layer is {layer}; the cache has {self.layers}, counted from 0")
 
     def _table(self, layer: int) -> int:
@@ -185,6 +196,13 @@ class PagedKV:
                 raise ValueError(
                     f"{name} is {rows.shape}; expected (at least {count} rows, {pool.shape[3]} heads, {pool.shape[4]})"
                 )
+
+    def _rounded(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """In the cache's type, as `numerics.round_to` does: what is too large becomes inf, or NaN, and no warning."""
+        if rows.dtype.kind in "cSUOmM":
+            raise ValueError(f"{name} is {rows.dtype}; expected real numbers")
+        with np.errstate(over="ignore", invalid="ignore"):
+            return rows.astype(self.dtype)
 
     def _copy(self, sources: list[int], targets: list[int]) -> None:
         self.k[:, targets] = self.k[:, sources]

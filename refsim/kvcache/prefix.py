@@ -56,6 +56,10 @@ class PrefixCache:
         """The cached blocks."""
         return [b for b, entry in enumerate(self._entry) if entry is not None]
 
+    def caches(self, block: int) -> bool:
+        """Whether the block is cached, in use or not."""
+        return self._entry[block] is not None
+
     def match(self, chain: Chain, tokens: int) -> tuple[list[int], list[int]]:
         """Cached blocks that a sequence of so many of these ids begins with, leaving at least one token to compute.
 

@@ -30,6 +30,8 @@ class SequenceTable:
         self.computed = computed
         self.cached = cached
         self.chain = chain
+        if chain is not None:
+            chain.held = True
         self.repeats = False
         self.tail_shared = False
 
@@ -42,6 +44,10 @@ class SequenceTable:
         """Each block that the tables hold, once, the tail before the head."""
         ids = self.rows[0][::-1] if len(self.rows) == 1 else [b for row in self.rows for b in reversed(row)]
         return list(dict.fromkeys(ids)) if self.repeats else ids
+
+    def named_once(self, block: int) -> bool:
+        """Whether the tables have the block at one place only: at two, a write to one would change the other."""
+        return not self.repeats or sum(row.count(block) for row in self.rows) == 1
 
     def cut(self, tokens: int, block_size: int) -> list[int]:
         """Keep that many tokens, and their ids unless more were known ahead; returns the blocks held no more."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim.kvcache.errors import UnknownSequence
+from refsim.kvcache.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -21,6 +22,7 @@ class BlockTables:
     """The live sequences' tables, by id."""
 
     def __init__(self, block_size: int, tables: int) -> None:
+        block_size, tables = whole("block_size", block_size), whole("tables", tables)
         if block_size < 1 or tables < 1:
             raise ValueError(f"block_size={block_size} and tables={tables}; each must be at least 1")
         self.block_size = block_size
@@ -57,7 +59,7 @@ class BlockTables:
 
     def slot_mapping(self, seq_id: Hashable, start: int, count: int, table: int = 0) -> Int64[np.ndarray, "count"]:
         """Slots of the sequence's tokens `start .. start + count - 1`."""
-        seq = self._get(seq_id)
+        seq, start, count = self._get(seq_id), whole("start", start), whole("count", count)
         if start < 0 or count < 0 or start + count > seq.tokens:
             raise ValueError(
                 f"positions {start} to {start + count - 1} of sequence {seq_id!r}, which has {seq.tokens} tokens; "
@@ -76,6 +78,6 @@ class BlockTables:
             raise UnknownSequence(seq_id) from None
 
     def _check_table(self, table: int) -> int:
-        if not 0 <= table < self.tables:
+        if not 0 <= (table := whole("table", table)) < self.tables:
             raise ValueError(f"table is {table}; each sequence has {self.tables} block table(s), counted from 0")
         return table

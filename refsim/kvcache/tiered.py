@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
+from refsim.kvcache.whole import whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,7 +32,7 @@ class HostTier:
     """
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
+        if (capacity := whole("capacity", capacity)) < 1:
             raise ValueError(f"capacity is {capacity}; a host tier holds at least one block")
         self.capacity = capacity
         self.loaded = 0

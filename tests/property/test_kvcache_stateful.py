@@ -119,6 +119,17 @@ class Life(RuleBasedStateMachine):
         if parent in self.cut_into:
             self.cut_into.add(child)
 
+    @precondition(lambda self: self.model and not self.prefix_cache)
+    @rule(which=WHICH, count=st.integers(0, 24))
+    def adopt(self, which: int, count: int) -> None:
+        giver, seq, self.next_id = self.live(which), self.next_id, self.next_id + 1
+        ids, salt = self.model[giver]
+        ids = ids[:count]
+        columns = -(-len(ids) // self.manager.block_size)
+        self.manager.adopt(seq, [self.manager.table(giver, t)[:columns] for t in range(self.tables)], len(ids))
+        self.model[seq] = (ids, salt)
+        self.cut_into.add(seq)  # what follows in its tail is the giver's
+
     @precondition(lambda self: self.model)
     @rule(which=WHICH, count=st.integers(0, 9))
     def truncate(self, which: int, count: int) -> None:
@@ -241,7 +252,7 @@ def test_a_long_life(kind: type[Life]) -> None:
         life = kind()
         life.start(blocks=blocks, block_size=size)
         chances = {"allocate": 2, "alike": 4, "append": 12, "fork": 3, "commit": 6, "free": 6, "preempt": 2}
-        chances |= {"pin": 1, "cut": 3}
+        chances |= {"pin": 1, "cut": 3} if kind.prefix_cache else {"adopt": 1, "cut": 3}
         for name in rng.choice(
             list(chances),
             1500 if kind.prefix_cache else 1000,
@@ -256,6 +267,8 @@ def test_a_long_life(kind: type[Life]) -> None:
                 life.append(which=which, ids=ids[:3])
             elif name == "cut" and life.model:
                 life.truncate(which=which, count=len(ids))
+            elif name == "adopt" and life.model:
+                life.adopt(which=which, count=int(rng.integers(12)))
             elif name == "pin" and life.model and kind.prefix_cache:
                 life.pin(which=which)
                 if len(life.pins) > 1:

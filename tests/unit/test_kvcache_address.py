@@ -69,6 +69,33 @@ def test_numpy_ids_do_not_narrow_the_arithmetic() -> None:
     assert kvcache.element_offset(np.int32(300000), 15, 16, np.int32(1024)) == 300000 * 16 * 1024 + 15 * 1024
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint32, np.int64])
+def test_narrow_and_unsigned_counts_give_what_plain_ones_do(kind: type) -> None:
+    # Negating an unsigned 100 gives 4294967196, and 120 * 120 is no int8.
+    assert sizing.blocks_for(kind(100), kind(16), kind(28)) == 196
+    assert sizing.last_block_used(kind(100), kind(16)) == 4
+    assert sizing.wasted_slots(kind(100), kind(16)) == 12
+    assert kvcache.pool_nbytes(kind(120), kind(120), kind(120), kind(4)) == 120**3 * 8
+    assert sizing.slots_in(kind(100), kind(16)) == 6
+    assert kvcache.token_nbytes(kind(120), kind(120), kind(2), v_dim=kind(0)) == 120 * 120 * 2
+    assert kvcache.byte_offset(kind(120), kind(5), kind(120), kind(120), kind(4)) == (120 * 120 + 5) * 120 * 4
+    assert kvcache.locate(kind(100), kind(16)) == (6, 4)
+    assert kvcache.first_overflowing_block(kind(16), bits=kind(32)) == 2**27
+    blocks, offsets = kvcache.slot_to_block(np.array([120 * 120 - 1]), kind(120), kind(120))
+    assert (blocks.tolist(), offsets.tolist()) == ([119], [119])
+
+
+@pytest.mark.parametrize("slot", [2**64 - 1, 2**63 + 5])
+def test_an_unsigned_slot_beyond_64_signed_bits_is_no_skip(slot: int) -> None:
+    with pytest.raises(ValueError, match=rf"slot_mapping\[0\] is {slot}; 4 blocks"):
+        kvcache.slot_to_block(np.array([slot], np.uint64), 4, 4)
+
+
+def test_no_slots_at_all() -> None:
+    blocks, offsets = kvcache.slot_to_block([], 4, 4)
+    assert (blocks.size, offsets.size) == (0, 0)
+
+
 def test_slots_of_another_block_size_are_refused() -> None:
     # vllm 47056: slot 75849 was made with blocks of 16; read as blocks of 4 it is block 18962 of 16384.
     blocks, offsets = kvcache.slot_to_block(np.array([75849, -1]), 16, 16384)
@@ -91,6 +118,17 @@ def test_slots_of_another_block_size_are_refused() -> None:
         lambda: address.slot_to_block(np.zeros(2), 16, 4),
         lambda: sizing.blocks_for(-1, 16),
         lambda: sizing.blocks_for(1, 0),
+        lambda: sizing.blocks_for(100.5, 16),
+        lambda: sizing.last_block_used(-1, 16),
+        lambda: sizing.block_nbytes(-16, 1024),
+        lambda: sizing.pool_nbytes(-1, 16, 1024),
+        lambda: sizing.slots_in(100, 0),
+        lambda: address.locate(3.5, 16),
+        lambda: address.locate("3", 16),
+        lambda: address.byte_offset(3, 0, 16, 8, itemsize=-4),
+        lambda: address.first_overflowing_block(0.5),
+        lambda: address.first_overflowing_block(16, bits=0),
+        lambda: address.slot_to_block(np.zeros(1, bool), 16, 4),
     ],
 )
 def test_wrong_input_is_refused(call) -> None:

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from refsim.kvcache import BlockManager, BlockPool, DuplicateSequence, OutOfBlocks, UnknownSequence
+from refsim.kvcache import BlockManager, BlockPool, DuplicateSequence, OutOfBlocks, UnknownSequence, story
 
 
 def books(manager: BlockManager) -> bytes:
@@ -84,6 +84,56 @@ def test_reference_counts_count_tables_not_entries() -> None:
     m.free("twin")
     assert m.pool.free == 4
     m.check_invariants()
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("tokens", [6, 5, 8])
+def test_who_is_shared_by_hand_copies_before_it_writes_on(tables: int, tokens: int) -> None:
+    # 8 tokens: the second says that the block is full, so that it is no tail of its own.
+    m = BlockManager(16, 4, tables=tables)
+    m.allocate("a", 6)
+    held = [m.table("a", t).tolist() for t in range(tables)]
+    m.adopt("b", held, tokens)
+    m.check_invariants()
+    m.append("a")
+    for t in range(tables):
+        assert m.table("a", t)[0] == held[t][0]
+        assert m.table("a", t)[1] != held[t][1], "a writes into what b reads"
+        assert m.table("b", t).tolist() == held[t]
+    m.check_invariants()
+
+
+@pytest.mark.parametrize("owner_stays", [True, False])
+def test_a_tail_that_the_table_names_twice_is_copied_and_still_held(owner_stays: bool) -> None:
+    m = BlockManager(8, 4, record=True)
+    m.allocate("a", 8)
+    m.adopt("ring", [0, 1, 0], 9)
+    if not owner_stays:
+        m.free("a")
+    m.append("ring")  # written in place, it would change the table's own second token
+    assert m.table("ring").tolist()[:2] == [0, 1]
+    assert m.table("ring")[2] not in (0, 1)
+    m.check_invariants()
+    assert list(story.tell(m.events or [], 8))[-1].refs == tuple(m.pool.refs)
+    for seq in m.sequences:
+        m.free(seq)
+    assert m.pool.free == 8
+
+
+def test_layers_that_name_one_block_get_one_each_to_write_to() -> None:
+    m = BlockManager(8, 4, tables=2, record=True)
+    m.allocate("a", 5)
+    one = m.table("a", 0).tolist()
+    m.adopt("b", [one, one], 5)
+    m.free("a")
+    m.append("b")
+    tails = [int(m.table("b", t)[-1]) for t in (0, 1)]
+    assert tails[0] != tails[1]
+    assert one[1] not in tails
+    m.check_invariants()  # nobody holds the old tail any more
+    assert list(story.tell(m.events or [], 8))[-1].refs == tuple(m.pool.refs)
+    m.free("b")
+    assert m.pool.free == 8
 
 
 def test_the_same_block_twice_in_one_release_is_refused() -> None:
@@ -170,6 +220,15 @@ def test_slot_mapping_is_64_bit_and_follows_the_table() -> None:
         (lambda m: m.slot_mapping("a", 5, 3), ValueError, "allocate or append first"),
         (lambda m: m.table("a", 1), ValueError, "table is 1"),
         (lambda m: m.commit("a", 9), ValueError, "computed is 9"),
+        (lambda m: m.commit("a", 5.0), ValueError, r"computed is 5\.0; expected a whole number"),
+        (lambda m: m.allocate("x", 4, upto=2.5), ValueError, r"upto is 2\.5; expected a whole"),
+        (lambda m: m.allocate("x", 4, chunk="2"), ValueError, "chunk is '2'; expected a whole"),
+        (lambda m: m.allocate("x", 2.5), ValueError, "expected a 1-D sequence of integers"),
+        (lambda m: m.truncate("a", 4.0), ValueError, r"num_tokens is 4\.0"),
+        (lambda m: m.adopt("x", [0.9], 4), ValueError, "block_ids are float64"),
+        (lambda m: m.adopt("x", [0], 4.0), ValueError, r"num_tokens is 4\.0"),
+        (lambda m: m.slot_mapping("a", 0.5, 1), ValueError, r"start is 0\.5"),
+        (lambda m: m.table("a", 0.0), ValueError, r"table is 0\.0"),
     ],
 )
 def test_a_failed_call_leaves_the_manager_as_it_was(call, error, message) -> None:
@@ -194,11 +253,30 @@ def test_a_failed_call_leaves_the_manager_as_it_was(call, error, message) -> Non
         lambda: BlockManager(4, 16, free_order=[0, 1, 2]),
         lambda: BlockManager(4, 16, free_order=[0, 1, 2, 2]),
         lambda: BlockManager(4, 16, tables=2, prefix_cache=True),
+        lambda: BlockManager(4.0, 16),
+        lambda: BlockManager(4, 2.5),
+        lambda: BlockManager(4, "16"),
+        lambda: BlockManager(4, 16, tables=2.0),
+        lambda: BlockManager(3, 16, free_order=[0.9, 1.2, 2.5]),
     ],
 )
 def test_a_manager_that_cannot_work_is_refused(build) -> None:
     with pytest.raises(ValueError, match=r"num_blocks|block_size|free_order|tables"):
         build()
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
+def test_counts_of_any_integer_type_will_do(kind: type) -> None:
+    m = BlockManager(kind(40), kind(16), tables=kind(1), reserved=kind(1))
+    m.allocate("a", kind(100))
+    m.append("a", kind(100))
+    for _ in range(100):
+        m.append("a")
+    m.truncate("a", kind(90))
+    m.commit("a", kind(80))
+    assert m.table("a", kind(0)).size == 6
+    assert m.slot_mapping("a", kind(80), kind(10)).size == 10
+    m.check_invariants()
 
 
 def test_a_second_free_is_refused() -> None:

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from refsim import numerics
 from refsim.kvcache import BlockManager, OutOfBlocks, PagedKV
 
 
@@ -16,7 +17,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "e4m3", "e5m2", ml_dtypes.float8_e5m2])
 @pytest.mark.parametrize("tokens", [1, 3, 4, 5, 11])
 @pytest.mark.parametrize("tables", [1, 3])
 def test_gather_returns_what_was_written(rng, dtype, tokens, tables) -> None:
@@ -26,9 +27,10 @@ def test_gather_returns_what_was_written(rng, dtype, tokens, tables) -> None:
     kv.append("a", k, v)
     for layer in range(3):
         got_k, got_v = kv.gather("a", layer)
-        assert got_k.dtype == np.dtype(dtype)
-        assert (got_k == k[layer].astype(dtype)).all()
-        assert (got_v == v[layer].astype(dtype)).all()
+        stored = numerics.dtype_of(dtype)
+        assert got_k.dtype == stored
+        assert (got_k == k[layer].astype(stored)).all()
+        assert (got_v == v[layer].astype(stored)).all()
 
 
 @pytest.mark.parametrize("tables", [1, 2])
@@ -107,6 +109,57 @@ def test_nobody_writes_into_what_another_reads(rng) -> None:
     assert np.array_equal(kv.k, before, equal_nan=True)
 
 
+def test_nobody_writes_into_what_the_prefix_cache_keeps(rng) -> None:
+    # Slots looked up before the sequence was freed: its blocks have one holder, and that is the cache.
+    kv = PagedKV(BlockManager(4, 2, prefix_cache=True), 1, 1, 1)
+    kv.manager.allocate("a", range(5))
+    slots, k = kv.slot_mapping("a", 0, 5), rows(rng, 5, 1, 1)
+    kv.write(slots, k, k)
+    kv.manager.commit("a")
+    kv.manager.free("a")
+    with pytest.raises(ValueError, match=r"block \d is in the prefix cache"):
+        kv.write(slots[:4], k[:4] + 1, k[:4] + 1)
+    kv.manager.allocate("b", range(5))
+    assert (kv.gather("b")[0][:4] == k[:4]).all()
+
+
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_an_interrupt_between_two_layers_takes_the_tokens_back(rng, monkeypatch, tables, forked) -> None:
+    kv = PagedKV(BlockManager(12, 4, tables=tables), 2, 1, 2)
+    kv.manager.allocate("a", 0)
+    k = rows(rng, 2, 6, 1, 2)
+    kv.append("a", k, k)
+    if forked:
+        kv.manager.fork("a", "b")
+    write = kv.write
+
+    def interrupted(*given, layer) -> None:
+        write(*given, layer=layer)
+        if layer == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(kv, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kv.append("a", rows(rng, 2, 5, 1, 2), rows(rng, 2, 5, 1, 2))
+    monkeypatch.undo()
+    kv.manager.check_invariants()
+    for seq in kv.manager.sequences:
+        for layer in range(2):
+            assert (kv.gather(seq, layer)[0] == k[layer]).all()
+            tail = kv.pools(layer)[0][kv.table(seq, layer)[-1]]
+            assert np.isnan(tail[2:]).all(), "tokens of one layer only are left"
+    kv.append("a", k, k)
+    assert (kv.gather("a", 1)[0] == np.concatenate([k[1], k[1]])).all()
+
+
+def test_what_is_too_large_for_the_type_is_infinite_without_a_warning() -> None:
+    kv = PagedKV(BlockManager(2, 2), 1, 1, 1, "float16")
+    kv.manager.allocate("a", 0)
+    kv.append("a", np.full((1, 1, 1, 1), 1e30), np.full((1, 1, 1, 1), -1e30))
+    assert [x.item() for x in kv.gather("a")] == [np.inf, -np.inf]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -114,6 +167,13 @@ def test_nobody_writes_into_what_another_reads(rng) -> None:
         (lambda kv, x: kv.append("a", x(2, 2, 1, 3), x(2, 2, 1, 2)), ValueError, r"k is .*2\)"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 1, 1, 2)), ValueError, r"v is .*at least 2"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(1, 2, 1, 2)), ValueError, "v is"),
+        (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 5, 1, 2)), ValueError, "k has 2 tokens and v 5"),
+        (lambda kv, x: kv.append("a", x(2, 2, 1, 2) * 1j, x(2, 2, 1, 2)), ValueError, "k is complex.*real numbers"),
+        (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 2, 1, 2).astype(str)), ValueError, "v is <U"),
+        (lambda kv, x: kv.append("a", x(2, 2, 1, 2).astype(object), x(2, 2, 1, 2)), ValueError, "k is object"),
+        (lambda kv, x: kv.write(np.array([0]), x(1, 1, 2), x(1, 1, 2) * 1j), ValueError, "v is complex"),
+        (lambda kv, x: kv.write(np.array([2**64 - 1]), x(1, 1, 2), x(1, 1, 2)), ValueError, "slots 0 to 15"),
+        (lambda kv, x: kv.write(np.array([0]), x(1, 1, 2), x(1, 1, 2), layer=1.0), ValueError, r"layer is 1\.0"),
         (lambda kv, x: kv.append("a", x(2, 90, 1, 2), x(2, 90, 1, 2)), OutOfBlocks, "appending 90"),
         (lambda kv, x: kv.write(np.array([0, 99]), x(2, 1, 2), x(2, 1, 2)), ValueError, r"slot_mapping\[1\] is 99"),
         (lambda kv, x: kv.write(np.array([0, 0]), x(2, 1, 2), x(2, 1, 2)), ValueError, "a slot twice"),
@@ -141,6 +201,10 @@ def test_a_failed_call_leaves_the_cache_as_it_was(rng, call, error, message) -> 
         lambda m: PagedKV(m, 1, 0, 2),
         lambda m: PagedKV(m, 1, 1, 0),
         lambda m: PagedKV(m, 1, 1, 2, np.int32),
+        lambda m: PagedKV(m, 1, 1, 2, ">f4"),
+        lambda m: PagedKV(m, 1, 1, 2, "half a float"),
+        lambda m: PagedKV(m, 1, 1, 2.5),
+        lambda m: PagedKV(m, "1", 1, 2),
         lambda m: PagedKV(m, 1, 1, 2, v_head_dim=-1),
         lambda m: PagedKV(BlockManager(4, 4, tables=3), 2, 1, 2),
     ],

@@ -189,6 +189,51 @@ def test_pinned_prompts_stay() -> None:
         m.unpin(pin)
 
 
+@pytest.mark.parametrize("ids", [[0], [0, 0], [1], [-1], [99], [2, 3]])
+def test_only_what_was_pinned_together_is_unpinned(ids: list[int]) -> None:
+    # A head unpinned alone could be evicted before its tail; -1 would be the last block.
+    m = BlockManager(4, 2, prefix_cache=True)
+    m.allocate("a", range(8))
+    m.commit("a")
+    pinned = m.pin(range(4))
+    m.pin(range(8))
+    m.free("a")
+    with pytest.raises(ValueError, match="give what pin returned"):
+        m.unpin(ids)
+    m.unpin(np.array(pinned))
+    with pytest.raises(ValueError, match="once"):
+        m.unpin(pinned)
+    m.check_invariants()
+    assert (pinned, m.available) == ([0, 1], 0)
+
+
+def test_a_bad_chunk_holds_no_hits() -> None:
+    m = BlockManager(8, 4, prefix_cache=True)
+    m.allocate("a", range(9))
+    m.commit("a")
+    with pytest.raises(ValueError, match=r"chunk is 0\.5"):
+        m.allocate("b", range(9), chunk=0.5)  # type: ignore[arg-type]
+    m.check_invariants()
+
+
+def test_a_chain_serves_one_live_sequence_at_a_time() -> None:
+    # Two would extend it with tokens of their own, and commit each other's.
+    m = BlockManager(16, 2, prefix_cache=True)
+    chain = Chain([1, 2, 3], 2)
+    m.allocate("a", chain)
+    with pytest.raises(ValueError, match=r"give chain\.copy\(\)"):
+        m.allocate("b", chain)
+    m.allocate("b", chain.copy())
+    m.append("a", [4])
+    m.append("b", [9])
+    m.fork("a", "c")
+    m.free("a")
+    m.allocate("a", chain)  # as after a preemption
+    ids = {seq: known.ids.tolist() for seq in m.sequences if (known := m.chain(seq)) is not None}
+    assert ids == {"b": [1, 2, 3, 9], "c": [1, 2, 3, 4], "a": [1, 2, 3, 4]}
+    m.check_invariants()
+
+
 def test_used_count_returns_to_zero_each_time() -> None:
     # xLLM 828, with the cache on.
     m = manager(blocks=1)
@@ -251,7 +296,7 @@ def test_a_chain_may_know_the_future() -> None:
     m.commit("b")
     assert m.table("b").tolist()[:3] == m.pin(range(12))
     with pytest.raises(ValueError, match="upto is 17"):
-        m.allocate("c", future, upto=17)
+        m.allocate("c", future.copy(), upto=17)
     m.check_invariants()
 
 

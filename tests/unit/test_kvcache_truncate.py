@@ -58,6 +58,20 @@ def test_a_block_named_twice_is_held_until_both_its_places_are_gone() -> None:
     m.check_invariants()
 
 
+def test_a_tail_named_elsewhere_in_the_table_is_neither_poisoned_nor_written() -> None:
+    kv = PagedKV(BlockManager(4, 2), 1, 1, 1)
+    kv.manager.allocate("a", 4)
+    rows = np.arange(4, dtype=np.float32).reshape(4, 1, 1)
+    kv.write(kv.slot_mapping("a", 0, 4), rows, rows)
+    kv.manager.adopt("ring", [0, 1, 0], 6)
+    kv.manager.free("a")
+    kv.manager.truncate("ring", 5)
+    kv.manager.check_invariants()
+    assert kv.gather("ring")[0].ravel().tolist() == [0, 1, 2, 3, 0]
+    kv.append("ring", np.full((1, 1, 1, 1), 9.0), np.full((1, 1, 1, 1), 9.0))
+    assert kv.gather("ring")[0].ravel().tolist() == [0, 1, 2, 3, 0, 9]
+
+
 def test_a_cached_block_cut_into_stays_cached_and_may_be_evicted_once_it_is_copied() -> None:
     m = BlockManager(8, 4, prefix_cache=True)
     m.allocate("a", range(12))
