@@ -34,9 +34,14 @@ def dtype_of(given: Any) -> np.dtype:
     if isinstance(given, str) and given in DTYPES:
         return DTYPES[given]
     try:
-        dtype = np.dtype(given)
+        dtype = None if given is None else np.dtype(given)
     except TypeError:
         dtype = None
+    if dtype is not None and not dtype.isnative and dtype.newbyteorder("=") in _NAMES:
+        raise TypeError(
+            f"{given!r} has its bytes in the other order than this machine; convert the array first: "
+            "x.astype(x.dtype.newbyteorder('='))"
+        )
     if dtype not in _NAMES:
         raise TypeError(f"{given!r} is not a floating type that kernels store; choose one of {', '.join(DTYPES)}")
     return dtype
@@ -96,6 +101,12 @@ class Precision:
     accumulate: np.dtype
     p: np.dtype
 
+    def __post_init__(self) -> None:
+        for part in ("storage", "matrix", "accumulate", "p"):
+            object.__setattr__(self, part, dtype_of(getattr(self, part)))
+        if self.accumulate.itemsize < 4:
+            raise TypeError(f"accumulation in {name_of(self.accumulate)} loses the sum; use float32 or float64")
+
     @classmethod
     def of(cls, storage: Any, *, matrix: Any = None, accumulate: Any = None, p: Any = None) -> Precision:
         """The usual choice for inputs of type `storage`: products in that type, sums in float32 (float64 for float64).
@@ -104,12 +115,9 @@ class Precision:
         'float32'
         """
         stored = dtype_of(storage)
-        chosen = cls(
+        return cls(
             storage=stored,
-            matrix=stored if matrix is None else dtype_of(matrix),
-            accumulate=carrier(stored) if accumulate is None else dtype_of(accumulate),
-            p=stored if p is None else dtype_of(p),
+            matrix=stored if matrix is None else matrix,
+            accumulate=carrier(stored) if accumulate is None else accumulate,
+            p=stored if p is None else p,
         )
-        if chosen.accumulate.itemsize < 4:
-            raise TypeError(f"accumulation in {name_of(chosen.accumulate)} loses the sum; use float32 or float64")
-        return chosen

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.variant import Align, Variant, check_qkv
+from refsim.variant import Align, Variant, check_array, check_qkv
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -83,21 +83,52 @@ def paged(
 ) -> tuple[Float[np.ndarray, "tokens H Dv"], Float[np.ndarray, "H tokens"]]:
     """`attention` of each sequence over the keys that its block table names; one query a sequence by default.
 
+    seq_lens: (S,), or one number for all. Only the table entries of keys that some query sees are read.
+
+    Raises what `attention` does, ValueError for lengths and starts that don't fit, IndexError for a table entry that
+    is read and names no block.
+
     >>> cache = np.arange(4.0).reshape(4, 1, 1, 1)  # four blocks of one slot
     >>> out, _ = paged(np.zeros((1, 1, 1)), cache, cache, [[3, 1, -1]], [2])
     >>> out.item()  # the mean of blocks 3 and 1
     2.0
     """
-    block_size = k_cache.shape[1]
-    starts = np.arange(len(seq_lens) + 1) if cu_seqlens_q is None else np.asarray(cu_seqlens_q)
-    out, lse = np.zeros((q.shape[0], q.shape[1], v_cache.shape[3])), np.full((q.shape[1], q.shape[0]), -np.inf)
-    for seq, T in enumerate(seq_lens):
+    for name, x, ndim in (("q", q, 3), ("k_cache", k_cache, 4), ("v_cache", v_cache, 4)):
+        check_array(name, x)
+        if len(x.shape) != ndim:
+            raise ValueError(f"{name} must have {ndim} axes, got shape {tuple(x.shape)}")
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise ValueError(f"k_cache and v_cache must agree but for head_dim, got {k_cache.shape} and {v_cache.shape}")
+    tokens, H, D = q.shape
+    num_blocks, block_size, G, _ = k_cache.shape
+    lens = [seq_lens] * len(block_tables) if np.ndim(seq_lens) == 0 else list(seq_lens)
+    starts = list(range(len(lens) + 1)) if cu_seqlens_q is None else [int(start) for start in cu_seqlens_q]
+    if not len(lens) == len(block_tables) == len(starts) - 1 or starts[-1] != tokens or min(lens, default=0) < 0:
+        raise ValueError(
+            f"{len(block_tables)} block tables, lengths {lens} and query starts {starts} don't fit {tokens} queries"
+        )
+    out, lse = np.zeros((tokens, H, v_cache.shape[3])), np.full((H, tokens), -np.inf)
+    for seq, T in enumerate(lens):
         rows = slice(starts[seq], starts[seq + 1])
-        at = np.arange(T)
-        blocks, slots = np.asarray(block_tables[seq], np.int64)[at // block_size], at % block_size
-        if (blocks < 0).any():
-            raise IndexError(
-                f"sequence {seq} has {T} tokens and reads a table entry of {blocks.min()}, which is no block"
-            )
-        out[rows], lse[:, rows] = attention(q[rows], k_cache[blocks, slots], v_cache[blocks, slots], **variant)
+        n = rows.stop - rows.start
+        band = Variant.of(H, D, **variant).band(n, T)
+        k, v = (np.full((T, G, cache.shape[3]), np.nan) for cache in (k_cache, v_cache))
+        seen = np.arange(band.first(0), band.stop(n - 1)) if n else np.arange(0)
+        blocks = _blocks(seq, T, block_tables[seq], seen // block_size, num_blocks)
+        k[seen], v[seen] = (cache[blocks, seen % block_size] for cache in (k_cache, v_cache))
+        out[rows], lse[:, rows] = attention(q[rows], k, v, **variant)
     return out, lse
+
+
+def _blocks(seq: int, T: int, table: Any, columns: np.ndarray, num_blocks: int) -> np.ndarray:
+    """The entries of a table at some columns, each checked to name a block."""
+    read = np.asarray(table)[columns[columns < len(table)]]
+    wrong = read[(read < 0) | (read >= num_blocks)]
+    if wrong.size:
+        raise IndexError(
+            f"sequence {seq} has {T} tokens and reads a table entry of {wrong[0]}, which is no block; "
+            f"the cache has {num_blocks}"
+        )
+    if len(read) < len(columns):
+        raise IndexError(f"sequence {seq} has {T} tokens and its table only {len(table)} entries")
+    return read.astype(np.int64)

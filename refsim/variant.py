@@ -7,6 +7,8 @@ a sliding window sets left (and right), and the alignment sets the offset.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
+from operator import index as whole_number
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 Align = Literal["bottom-right", "top-left"]
+
+LONGEST = 2**31 - 1  # tokens of a sequence: kernels read lengths as int32
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,12 @@ class Variant:
         softcap: float | None = None,
         alibi_slopes: Any = None,
         sinks: Any = None,
+        **unknown: Any,
     ) -> Variant:
         """Check the keywords and fill in the defaults (scale 1/sqrt(head_dim)).
 
-        window: keys (before, after) a query's own position; None or -1 is unlimited.
+        window: keys (before, after) a query's own position; None or -1 is unlimited, as is what no sequence is long
+            enough for.
         softcap: scores become `softcap * tanh(s / softcap)`; None or 0 leaves them.
         alibi_slopes: (H,); a key at distance d gets `-slope * d`.
         sinks: (H,); one more logit in each row's denominator, with no value behind it.
@@ -99,6 +105,11 @@ class Variant:
         >>> Variant.of(8, 64, window=(15, -1)).window
         (15, None)
         """
+        if unknown:
+            known = ", ".join(name for name in cls.__dataclass_fields__)
+            raise TypeError(
+                f"an attention call has no keyword {', '.join(unknown)}; what it computes is said by {known}"
+            )
         if scale is None:
             scale = head_dim**-0.5
         if not _is_finite(scale):
@@ -109,7 +120,7 @@ class Variant:
             raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap!r}")
         return cls(
             scale=float(scale),
-            causal=bool(causal),
+            causal=yes_or_no("causal", causal),
             align=align,
             window=_window(window),
             softcap=float(softcap) if softcap else None,
@@ -125,8 +136,18 @@ class Variant:
         return Band(n, T, T - n if self.align == "bottom-right" else 0, left, right)
 
 
+def yes_or_no(name: str, value: Any) -> bool:
+    """A flag as a bool. Raises TypeError for anything else, since a text such as "no" would count as a yes."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+    try:
+        return isinstance(value, int | float | np.integer | np.floating) and isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _window(window: Any) -> tuple[int | None, int | None]:
@@ -138,12 +159,21 @@ def _window(window: Any) -> tuple[int | None, int | None]:
         raise ValueError(f"window must be (keys before, keys after) or None, got {window!r}") from None
     sides = []
     for side, size in (("before", left), ("after", right)):
-        if size is not None and not (_is_finite(size) and float(size).is_integer()):
+        keys = -1 if size is None else _whole(size)
+        if keys is None:
             raise ValueError(f"window: keys {side} must be a whole number, -1 or None, got {size!r}")
-        if size is not None and size < -1:
+        if keys < -1:
             raise ValueError(f"window: keys {side} must be 0 or more, or -1 or None for unlimited, got {size}")
-        sides.append(None if size is None or size == -1 else int(size))
+        sides.append(None if keys == -1 or keys >= LONGEST else keys)
     return (sides[0], sides[1])
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also one that is written as a float; None for anything else."""
+    try:
+        return int(value) if isinstance(value, float | np.floating) and value.is_integer() else whole_number(value)
+    except TypeError:
+        return None
 
 
 def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
@@ -160,18 +190,28 @@ def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
     return array
 
 
+def check_array(name: str, array: Any) -> np.dtype:
+    """The type of an array that holds floating numbers, on any device. Raises TypeError for anything else."""
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
+    if not isinstance(array.dtype, np.dtype):
+        raise TypeError(
+            f"{name} must have a NumPy dtype, as arrays of NumPy and CuPy do, got {array.dtype} of "
+            f"{type(array).__module__}; np.from_dlpack makes a NumPy array of it"
+        )
+    try:
+        return dtype_of(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
 def check_qkv(q: Any, k: Any, v: Any) -> tuple[int, int, int, int, int, int]:
     """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and return (n, H, D, T, G, Dv).
 
     Raises TypeError for a type that isn't floating, ValueError for shapes that don't fit together.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            raise TypeError(f"{name} must be an array, got {type(array).__name__}")
-        try:
-            dtype_of(array.dtype)
-        except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
+        check_array(name, array)
         if len(array.shape) != 3:
             raise ValueError(f"{name} must have 3 axes (tokens, heads, head_dim), got shape {tuple(array.shape)}")
     n, H, D = q.shape

@@ -62,7 +62,9 @@ class OnChip:
     def scores(self, q: Any, k: Any, seq: Sequence, tokens: range, keys: range) -> Any:
         """scale q k^T with softcap and ALiBi, -inf where a row doesn't see a key."""
         plan, variant = self.plan, self.plan.variant
-        s = np.matmul(q, k.mT, out=self.s.tile(*q.shape[:1], len(keys)))
+        with np.errstate(invalid="ignore"):  # a hidden key may hold inf, and its score is replaced below
+            sums = np.result_type(q.data.dtype, plan.precision.accumulate)  # by itself NumPy sums in the inputs' type
+            s = np.matmul(q, k.mT, out=self.s.tile(*q.shape[:1], len(keys)), dtype=sums)
         if variant.softcap is None:
             np.multiply(s, variant.scale, out=s)
         else:

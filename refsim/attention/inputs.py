@@ -11,8 +11,8 @@ from refsim.attention.call import Call, ContiguousKeys
 from refsim.attention.paged_keys import PagedKeys
 from refsim.attention.plan import Plan
 from refsim.machine import Machine
-from refsim.numerics import Precision, dtype_of
-from refsim.variant import check_heads, check_qkv
+from refsim.numerics import Precision, name_of
+from refsim.variant import check_array, check_heads, check_qkv
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def contiguous_plan(
 ) -> tuple[Plan, Metadata]:
     """Check a call over contiguous keys without touching the values of q, k and v, which may lie on a GPU."""
     n, H, D, T, G, Dv = check_qkv(q, k, v)
-    storage, _, _ = (_floating(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    storage = _storage(precision, ("q", q), ("k", k), ("v", v))
     if (cu_seqlens_q is None) != (cu_seqlens_k is None):
         raise ValueError("a ragged batch needs both cu_seqlens_q and cu_seqlens_k; only one was given")
     starts_q = starts_k = None
@@ -137,19 +137,20 @@ def paged_plan(
     variant: dict[str, Any],
 ) -> tuple[Plan, Metadata]:
     """Check a call over a paged cache (of one layer) without touching the values of q and the caches."""
-    if len(getattr(q, "shape", ())) != 3:
-        raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {getattr(q, 'shape', None)}")
+    check_array("q", q)
+    if len(q.shape) != 3:
+        raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {tuple(q.shape)}")
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise ValueError(
             f"k_cache and v_cache must agree in blocks, slots and heads, got {k_cache.shape} and {v_cache.shape}"
         )
-    storage, _, _ = (_floating(*x) for x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)))
+    storage = _storage(precision, ("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
     tokens, H, D = q.shape
     num_blocks, block_size, G, Dk = k_cache.shape
     check_heads(H, G, D, Dk)
     if block_size < 1:
         raise ValueError(f"a block must hold at least one token; k_cache has shape {k_cache.shape}")
-    tables = _integers("block_tables", block_tables, 2)
+    tables = _integers("block_tables", block_tables, 2, fit=False)
     lens = _integers("seq_lens", np.full(len(tables), seq_lens) if np.ndim(seq_lens) == 0 else seq_lens, 1)
     if len(tables) != len(lens):
         raise ValueError(f"block_tables has {len(tables)} rows and seq_lens {len(lens)} lengths; one each a sequence")
@@ -177,7 +178,7 @@ def paged_plan(
         **variant,
     )
     _check_tables(plan, tables, num_blocks)
-    return plan, Metadata(cu_seqlens_q=starts, block_tables=tables, seq_lens=lens)
+    return plan, Metadata(cu_seqlens_q=starts, block_tables=tables.astype(np.int32), seq_lens=lens)
 
 
 def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
@@ -196,9 +197,10 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
         wrong = np.flatnonzero((read < 0) | (read >= num_blocks))
         if len(wrong):
             at = first // B + int(wrong[0])
+            blocks = f"blocks 0 to {num_blocks - 1}" if num_blocks else "no blocks"
             raise ValueError(
-                f"block_tables[{seq.index}, {at}] is {tables[seq.index, at]}, and the cache has blocks 0 to "
-                f"{num_blocks - 1}; sequence {seq.index} with {seq.T} tokens reads that entry"
+                f"block_tables[{seq.index}, {at}] is {tables[seq.index, at]}, and the cache has {blocks}; "
+                f"sequence {seq.index} with {seq.T} tokens reads that entry"
             )
 
 
@@ -208,17 +210,23 @@ def _machine(machine: Any) -> Machine:
     return machine or Machine()
 
 
-def _floating(name: str, x: Any) -> np.dtype:
-    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
-    try:
-        return dtype_of(dtype)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
+def _storage(precision: Precision | None, *arrays: tuple[str, Any]) -> np.dtype:
+    """The type of q, which `precision` must store, once the types of all arrays are checked."""
+    dtypes = [check_array(name, x) for name, x in arrays]
+    if isinstance(precision, Precision) and precision.storage != dtypes[0]:
+        raise TypeError(
+            f"q is {name_of(dtypes[0])} and precision.storage {name_of(precision.storage)}: tensors lie in HBM as they "
+            f"are given. Convert q, k and v with astype, or begin with Precision.of({name_of(dtypes[0])!r}, ...)"
+        )
+    return dtypes[0]
 
 
 def one_layer(name: str, cache: Any, layer: int | None) -> Any:
     """The cache of one layer, (num_blocks, block_size, G, D)."""
-    ndim = len(getattr(cache, "shape", ()))
+    check_array(name, cache)
+    ndim = len(cache.shape)
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, int | np.integer)):
+        raise TypeError(f"layer must be a whole number, got {layer!r}")
     if layer is not None and ndim == 5:
         if not 0 <= layer < cache.shape[0]:
             raise IndexError(f"layer {layer} of {name} was asked for; it has layers 0 to {cache.shape[0] - 1}")
@@ -226,17 +234,23 @@ def one_layer(name: str, cache: Any, layer: int | None) -> Any:
     if ndim != 4 or layer is not None:
         raise ValueError(
             f"{name} must be (num_blocks, block_size, num_kv_heads, head_dim), or have layers in front and `layer` "
-            f"given; got shape {getattr(cache, 'shape', None)} with layer={layer}"
+            f"given; got shape {tuple(cache.shape)} with layer={layer}"
         )
     return cache
 
 
-def _integers(name: str, values: Any, ndim: int) -> np.ndarray:
-    array = np.asarray(values)
+def _integers(name: str, values: Any, ndim: int, *, fit: bool = True) -> np.ndarray:
+    """As an array of integers: int32, or where they needn't `fit` that, because not all are read, as they are."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # a list of lists of unequal lengths
+        raise ValueError(f"{name} must be integers with {ndim} axes; rows differ in length: {error}") from None
     if array.size == 0:
         array = array.reshape(array.shape if array.ndim == ndim else (0,) * ndim).astype(np.int32)
     if array.ndim != ndim or array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers with {ndim} axes, got {array.dtype} of shape {array.shape}")
+    if not fit:
+        return array
     if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
         raise ValueError(f"{name} must fit int32, got values from {array.min()} to {array.max()}")
     return array.astype(np.int32)

@@ -14,11 +14,12 @@ from itertools import pairwise
 from operator import index as whole_number
 from typing import Any
 
-from refsim.numerics import Precision, dtype_of
-from refsim.variant import Band, Variant, check_heads
+import numpy as np
+
+from refsim.numerics import Precision, dtype_of, largest, name_of
+from refsim.variant import LONGEST, Band, Variant, check_heads, yes_or_no
 
 TILE_SIZES = (128, 64, 32, 16)
-LONGEST = 2**31 - 1  # tokens of a sequence: kernels read lengths as int32
 
 
 def check_tile(tile: Any) -> tuple[int, int]:
@@ -106,9 +107,10 @@ class Plan:
             Dv=D if Dv is None else Dv,
             variant=Variant.of(H, D, **variant),
             precision=precision or Precision.of(dtype_of(dtype)),
-            packed=packed,
+            packed=yes_or_no("pack_gqa", packed),
             block_size=block_size,
         )
+        _check_range(plan)
         if tile is not None:
             return plan.with_tile(*check_tile(tile))
         choices = [plan.with_tile(Br, Bc) for Br in TILE_SIZES for Bc in TILE_SIZES if Bc <= Br or plan._few_rows(Br)]
@@ -233,5 +235,19 @@ class Plan:
     @property
     def operand_dtype(self) -> Any:
         """The type in which q, k and v lie on chip."""
-        narrower = self.precision.matrix.itemsize < self.precision.storage.itemsize
-        return self.precision.matrix if narrower else self.precision.storage
+        wider = self.precision.matrix.itemsize > self.precision.storage.itemsize
+        return self.precision.storage if wider else self.precision.matrix
+
+
+def _check_range(plan: Plan) -> None:
+    """Refuse, with ValueError, a number of the call that scores can't hold: it would become inf, and the answer NaN."""
+    acc, variant = plan.precision.accumulate, plan.variant
+    for name, values in (
+        ("scale", variant.scale),
+        ("scale / softcap", variant.scale / (variant.softcap or 1)),
+        ("softcap", variant.softcap or 0),
+        ("alibi_slopes", variant.alibi_slopes),
+        ("sinks", variant.sinks),
+    ):
+        if values is not None and np.abs(values).max(initial=0) > largest(acc):
+            raise ValueError(f"{name} must fit {name_of(acc)}, in which scores are computed, got {values}")

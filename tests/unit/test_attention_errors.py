@@ -10,6 +10,7 @@ import pytest
 from refsim import attention
 from refsim.attention import Plan
 from refsim.machine import Machine, SramOverflow
+from refsim.numerics import Precision
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -52,7 +53,34 @@ CACHE = normal(6, 4, 2, 8)
         ((Q, K, V), {"cu_seqlens_q": [0.0, 3.0], "cu_seqlens_k": [0, 5]}, TypeError, r"must be integers"),
         ((Q, K, V), {"machine": "A100"}, TypeError, r"machine must be a refsim.Machine.* got 'A100'"),
         ((Q, K, V), {"precision": "float16"}, TypeError, r"precision must be a Precision.* got 'float16'"),
-        ((Q, K, V), {"colour": "red"}, TypeError, r"colour"),
+        ((Q, K, V), {"colour": "red"}, TypeError, r"no keyword colour; what it computes is said by scale, causal, "),
+        ((Q.astype(">f4"), K, V), {}, TypeError, r"q: .*bytes in the other order.*newbyteorder"),
+        ((Q, K, V), {"causal": "no"}, TypeError, r"causal must be True or False, got 'no'"),
+        ((Q, K, V), {"causal": None}, TypeError, r"causal must be True or False, got None"),
+        ((Q, K, V), {"scale": np.complex64(1j)}, ValueError, r"scale must be a finite number"),
+        ((Q, K, V), {"scale": 10**400}, ValueError, r"scale must be a finite number"),
+        *(
+            (
+                (Q, K, V),
+                {name: value},
+                ValueError,
+                rf"{words} must fit float32, in which scores are computed, got .*e\+",
+            )
+            for name, value, words in [
+                ("scale", 1e39, "scale"),
+                ("softcap", 1e39, "softcap"),
+                ("softcap", 1e-300, "scale / softcap"),
+                ("sinks", [0, 0, 0, -1e39], "sinks"),
+                ("alibi_slopes", [1e39, 0, 0, 0], "alibi_slopes"),
+            ]
+        ),
+        ((Q, K, V), {"cu_seqlens_q": [0, [1, 3]], "cu_seqlens_k": [0, 5]}, ValueError, r"cu_seqlens_q .* 1 axes; rows"),
+        (
+            (Q, K, V),
+            {"precision": Precision.of("float16")},
+            TypeError,
+            r"q is float32 and precision.storage float16.*begin with Precision.of\('float32'",
+        ),
     ],
 )
 def test_contiguous(call: Any, args: Any, keywords: dict[str, Any], error: type, words: str) -> None:
@@ -73,6 +101,10 @@ def test_contiguous(call: Any, args: Any, keywords: dict[str, Any], error: type,
         ([[0.0]], [1], {}, TypeError, r"block_tables must be integers"),
         ([0], [1], {}, TypeError, r"block_tables must be integers with 2 axes"),
         ([[0], [1]], [1, 1], {}, ValueError, r"q has 1 tokens for 2 sequences"),
+        ([[2**40, 0]], [5], {}, ValueError, r"block_tables\[0, 0\] is 1099511627776"),
+        ([[0, 1], [2]], [5, 1], {}, ValueError, r"block_tables must be integers with 2 axes; rows differ in length"),
+        *(([[0]], [1], {"layer": x}, TypeError, rf"layer must be a whole number, got {x}") for x in (0.0, False)),
+        ([[0]], [1], {"pack_gqa": "no"}, TypeError, r"pack_gqa must be True or False, got 'no'"),
         ([[0]], [1], {"layer": 0}, ValueError, r"must be \(num_blocks, block_size, num_kv_heads, head_dim\)"),
         ([[0]], [1], {"cu_seqlens_q": [0, 1, 1]}, ValueError, r"2 sequences and seq_lens 1"),
     ],
@@ -97,6 +129,11 @@ def test_caches_that_disagree_or_hold_nothing() -> None:
         attention.paged(Q[:1], CACHE[:, :0], CACHE[:, :0], [[0]], [0])
     with pytest.raises(IndexError, match="layer 2 of k_cache was asked for; it has layers 0 to 1"):
         attention.paged(Q[:1], CACHE[None].repeat(2, 0), CACHE[None].repeat(2, 0), [[0]], [1], layer=2)
+    with pytest.raises(ValueError, match="is 0, and the cache has no blocks"):
+        attention.paged(Q[:1], CACHE[:0], CACHE[:0], [[0]], [1])
+    for args in ((Q[:1].tolist(), CACHE, CACHE), (Q[:1], CACHE.tolist(), CACHE), (Q[:1], CACHE, CACHE.tolist())):
+        with pytest.raises(TypeError, match=r"(q|k_cache|v_cache) must be an array, got list"):
+            attention.paged(*args, [[0]], [1])
     with pytest.raises(ValueError, match="head_dim"):
         attention.paged(Q[:1, :, :4], CACHE, CACHE, [[0]], [1])
 
@@ -137,6 +174,14 @@ def test_what_is_no_device_and_no_number_is_named() -> None:
         Machine("A100")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"alibi_slopes must hold numbers, one a query head, got \['a'\]"):
         attention.flash(Q, K, V, alibi_slopes=["a"])
+
+
+def test_an_array_of_another_library_is_told_how_to_become_one_of_numpys() -> None:
+    class Tensor:
+        shape, dtype = (3, 4, 8), "torch.float32"
+
+    with pytest.raises(TypeError, match=r"q must have a NumPy dtype.*torch.float32.*np.from_dlpack"):
+        attention.flash(Tensor(), K, V)
 
 
 def test_plans() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import pytest
 
 from refsim import attention, oracle
 from refsim.machine import Machine
-from refsim.numerics import unit_roundoff
+from refsim.numerics import DTYPES, Precision, round_to, unit_roundoff
 from tests.attention_cases import ALGORITHMS, Problem, run
 
 EVERY = pytest.mark.parametrize(("algorithm", "over_cache", "options"), ALGORITHMS)
@@ -130,6 +131,34 @@ def test_a_hidden_key_may_be_nan_even_where_another_row_of_the_tile_sees_it() ->
     np.testing.assert_allclose(result.out[:4], truth[:4], atol=1e-6)
 
 
+@EVERY
+def test_a_hidden_key_may_be_infinite(algorithm: str, over_cache: bool, options: dict) -> None:
+    problem = Problem.random(4, [(6, 6)], 2, 1, 4, 4, causal=True)
+    truth, _ = problem.truth()
+    problem.k[0][5], problem.v[0][5] = np.inf, np.inf
+    problem.q[0][5] = 0  # the row that sees it: 0 * inf, NaN
+    result = run(algorithm, problem, block_size=4 if over_cache else None, tile=(6, 6), **options)
+    assert np.isnan(result.out[5]).all()
+    np.testing.assert_allclose(result.out[:5], truth[:5], atol=1e-6)
+
+
+def test_padding_may_be_any_integer() -> None:
+    cache = np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1)
+    for dtype, tail in ((np.int64, 2**62), (np.int64, -(2**62)), (np.uint64, 2**64 - 1), (np.uint8, 255)):
+        for call in (attention.paged, attention.paged_gather, attention.split_kv):
+            assert call(column(0.0), cache, cache, np.array([[3, 1, tail]], dtype), [2]).out.item() == 2.0
+
+
+@EVERY
+@pytest.mark.parametrize("side", [2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30, 1e300])
+def test_a_window_longer_than_any_sequence_is_none(algorithm: str, over_cache: bool, options: dict, side: Any) -> None:
+    values = uniform(2, [0, 1, 2, 3])
+    for window, out in (((1, side), [2, 2.5]), ((side, 0), [1, 1.5])):
+        values.variant = {"window": window}
+        result = run(algorithm, values, block_size=3 if over_cache else None, **options)
+        np.testing.assert_allclose(result.out.ravel(), out, rtol=1e-6)
+
+
 def test_scalar_length_holds_for_every_sequence() -> None:
     cache = np.arange(8, dtype=np.float32).reshape(8, 1, 1, 1)
     result = attention.paged(column(0.0), cache, cache, [list(range(8))], 5)
@@ -166,6 +195,43 @@ def test_narrow_types_err_by_their_own_rounding_only(
     # and the rounding is there: a result computed in float32 throughout would be closer
     if dtype != np.float64:
         assert np.abs(result.out.astype(np.float64) - out).max() >= u / 64
+
+
+def rounded(problem: Problem, dtype: Any) -> Problem:
+    """The same problem with its inputs rounded to a type, in their own."""
+    parts = ([round_to(x.astype(np.float64), dtype) for x in xs] for xs in (problem.q, problem.k, problem.v))
+    return Problem(*parts, problem.variant)
+
+
+@EVERY
+@pytest.mark.parametrize("storage", DTYPES)
+def test_every_precision_errs_by_its_own_rounding_only(
+    algorithm: str, over_cache: bool, options: dict, storage: str
+) -> None:
+    """Any type of matrix inputs, sums and P beside any storage type, against the oracle on inputs rounded alike.
+
+    With |v| <= 4 and weights that sum to 1: P and out are rounded once each, relative to at most 4, S once more in
+    standard attention where scores are at most 8, and sums over 20 keys add 20 roundings of the accumulation type.
+    """
+    problem = Problem.random(6, [(3, 20), (2, 0), (1, 1)], 4, 2, 8, 8, dtype=DTYPES[storage], causal=True)
+    for matrix in DTYPES:
+        out, lse = (
+            rounded(problem, matrix) if DTYPES[matrix].itemsize <= DTYPES[storage].itemsize else problem
+        ).truth()
+        for accumulate, p in product(("float32", "float64"), DTYPES):
+            precision = Precision.of(storage, matrix=matrix, accumulate=accumulate, p=p)
+            result = run(algorithm, problem, block_size=4 if over_cache else None, precision=precision, **options)
+            u, u_p, u_sum = (unit_roundoff(x) for x in (storage, p, accumulate))
+            if algorithm == "standard":
+                u_p = unit_roundoff(p if DTYPES[p].itemsize > 1 else "bfloat16") * (1 + 8)
+            assert result.out.dtype == DTYPES[storage]
+            assert result.lse.dtype == DTYPES[accumulate]
+            case = (matrix, accumulate, p)
+            assert np.abs(result.out.astype(np.float64) - out).max() <= 4 * (u + u_p + 40 * u_sum), case
+            finite = np.isfinite(lse)
+            np.testing.assert_array_equal(np.isfinite(result.lse), finite)
+            lse_error = np.abs(result.lse[finite] - lse[finite]).max()
+            assert lse_error <= 40 * u_sum + (8 * u_p if algorithm == "standard" else 0), case
 
 
 def test_half_precision_scores_do_not_overflow() -> None:

@@ -88,7 +88,7 @@ def test_names_and_types_stand_for_each_other():
     assert [DTYPES[name].itemsize for name in DTYPES] == [8, 4, 2, 2, 1, 1]
 
 
-@pytest.mark.parametrize("given_type", ["int8", np.int32, "fp16", object, bool, "complex64", "no such type"])
+@pytest.mark.parametrize("given_type", ["int8", np.int32, "fp16", object, bool, "complex64", "no such type", None])
 def test_types_that_no_kernel_stores_are_refused(given_type):
     with pytest.raises(TypeError, match="not a floating type that kernels store; choose one of float64"):
         dtype_of(given_type)
@@ -126,3 +126,16 @@ def test_each_part_of_a_precision_can_be_chosen():
     ]
     with pytest.raises(TypeError, match="accumulation in bfloat16 loses the sum"):
         Precision.of("bfloat16", accumulate="bfloat16")
+
+
+def test_a_precision_made_by_hand_is_checked_as_well():
+    assert Precision("float16", "float16", "float32", "float16") == Precision.of("float16")
+    with pytest.raises(TypeError, match="accumulation in float16 loses the sum"):
+        Precision(*["float16"] * 4)
+    with pytest.raises(TypeError, match="'int8' is not a floating type"):
+        Precision("float16", "int8", "float32", "float16")
+
+
+def test_the_other_byte_order_is_named():
+    with pytest.raises(TypeError, match=r"dtype\('>f4'\) has its bytes in the other order.*newbyteorder\('='\)"):
+        dtype_of(np.dtype(">f4"))

@@ -134,6 +134,9 @@ SHAPES = {"q": (2, 4, 8), "k": (3, 2, 8), "v": (3, 2, 6)}
         ({"k": np.zeros((3, 2, 8), int)}, TypeError, "k: .*not a floating type"),
         ({"v": np.zeros((3, 2, 6), complex)}, TypeError, "v: .*not a floating type"),
         ({"scale": np.inf}, ValueError, "scale must be a finite number"),
+        ({"scale": 1j}, ValueError, "scale must be a finite number"),
+        ({"causal": "no"}, TypeError, "causal must be True or False, got 'no'"),
+        ({"q": np.zeros((2, 4, 8), ">f8")}, TypeError, "q: .*bytes in the other order"),
         ({"align": "left"}, ValueError, "align must be 'bottom-right' or 'top-left', got 'left'"),
         ({"softcap": -1.0}, ValueError, "softcap must be a positive number"),
         ({"window": 4}, ValueError, r"window must be \(keys before, keys after\)"),
@@ -162,3 +165,37 @@ def test_a_table_entry_that_is_no_block_is_never_read_from_the_end():
     cache = np.ones((2, 1, 1, 1))
     with pytest.raises(IndexError, match="sequence 0 has 2 tokens and reads a table entry of -1"):
         oracle.paged(np.zeros((1, 1, 1)), cache, cache, [[0, -1]], [2])
+
+
+def test_a_paged_cache_reads_only_the_entries_that_some_query_sees():
+    cache = np.arange(4.0).reshape(4, 1, 1, 1)
+    out, _ = oracle.paged(np.zeros((1, 1, 1)), cache, cache, [[-1, 9, 2, 3]], 4, window=(1, 0))
+    assert out.item() == 2.5
+    out, lse = oracle.paged(np.zeros((1, 1, 1)), cache, cache, [[-1], [3]], [1, 1], cu_seqlens_q=[0, 0, 1])
+    assert (out.item(), lse.item()) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"block_tables": [[0, 2]]}, IndexError, "reads a table entry of 2, which is no block; the cache has 2"),
+        ({"block_tables": [[0]]}, IndexError, "sequence 0 has 2 tokens and its table only 1 entries"),
+        ({"seq_lens": [-1]}, ValueError, r"lengths \[-1\] and query starts \[0, 1\] don't fit 1 queries"),
+        ({"seq_lens": [1, 1]}, ValueError, r"1 block tables, lengths \[1, 1\]"),
+        ({"cu_seqlens_q": [0, 2]}, ValueError, r"query starts \[0, 2\] don't fit 1 queries"),
+        ({"k_cache": np.ones((2, 1, 1))}, ValueError, r"k_cache must have 4 axes, got shape \(2, 1, 1\)"),
+        ({"v_cache": np.ones((3, 1, 1, 1))}, ValueError, "must agree but for head_dim"),
+        ({"q": [[[0.0]]]}, TypeError, "q must be an array, got list"),
+    ],
+)
+def test_a_paged_call_that_does_not_fit_is_refused(changed, error, message):
+    cache = np.ones((2, 1, 1, 1))
+    call = {"q": cache[:1, 0], "k_cache": cache, "v_cache": cache, "block_tables": [[0, 1]], "seq_lens": [2]} | changed
+    with pytest.raises(error, match=message):
+        oracle.paged(**call)
+
+
+def test_a_window_longer_than_any_sequence_is_none():
+    for side in (2**31 - 1, 2**63 - 1, 10**30, 1e300):
+        np.testing.assert_allclose(flat(2, 4, values(0, 1, 2, 3), window=(1, side))[0], [2, 2.5])
+        np.testing.assert_allclose(flat(2, 4, values(0, 1, 2, 3), window=(side, 0))[0], [1, 1.5])
