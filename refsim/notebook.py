@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from refsim.charts.filmstrip import filmstrip
@@ -30,6 +31,8 @@ class Prose(str):
 def table(rows: Sequence[dict[str, Any]]) -> Prose:
     """Rows of one set of columns as a Markdown table; whole numbers get thousands separators.
 
+    Raises ValueError without rows, or when one has other columns than the first.
+
     >>> print(table([{"tokens": 1000, "bytes": 4096}]))
     | tokens | bytes |
     |---:|---:|
@@ -37,29 +40,62 @@ def table(rows: Sequence[dict[str, Any]]) -> Prose:
     """
     if not rows:
         raise ValueError("a table needs at least one row")
-    lines = [" | ".join(rows[0]), "|".join("---:" for _ in rows[0])]
-    lines += [" | ".join(f"{x:,}" if isinstance(x, int) else str(x) for x in row.values()) for row in rows]
+    columns = list(rows[0])
+    for number, row in enumerate(rows):
+        if set(row) != set(columns):
+            raise ValueError(f"row {number} has the columns {list(row)}, row 0 has {columns}; give each row the same")
+    lines = [" | ".join(map(_cell, columns)), "|".join("---:" for _ in columns)]
+    lines += [" | ".join(_cell(row[column]) for column in columns) for row in rows]
     head, rule, *body = lines
     return Prose("\n".join([f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in body)]))
+
+
+def _cell(value: Any) -> str:
+    """A value in a table: what would end its cell or its row is written so that it doesn't."""
+    return _shown(value).replace("|", "\\|").replace("\n", "<br>")
+
+
+def _shown(value: Any) -> str:
+    """A value in prose: whole numbers, NumPy's too, get thousands separators."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return f"{int(value):,}" if whole else str(value)
 
 
 def verdict(prediction: Any, outcome: Any) -> Prose:
     """What to say once an exercise was run: the outcome, beside the prediction if there was one.
 
+    A number in quotation marks counts as that number.
+
     >>> verdict(None, 2)
     'No prediction was made. The run says **2**.'
     >>> verdict(3, 2)
     'The prediction was 3. The run says **2**: find out why before reading on.'
+    >>> verdict("2,080", 2080)
+    'The prediction was 2,080, and the run says **2,080**.'
     """
     if prediction is None:
-        return Prose(f"No prediction was made. The run says **{outcome:,}**.")
-    if prediction == outcome:
-        return Prose(f"The prediction was {prediction:,}, and the run says **{outcome:,}**.")
-    return Prose(f"The prediction was {prediction:,}. The run says **{outcome:,}**: find out why before reading on.")
+        return Prose(f"No prediction was made. The run says **{_shown(outcome)}**.")
+    predicted = _number(prediction)
+    if predicted == outcome:
+        return Prose(f"The prediction was {_shown(predicted)}, and the run says **{_shown(outcome)}**.")
+    return Prose(
+        f"The prediction was {_shown(predicted)}. The run says **{_shown(outcome)}**: find out why before reading on."
+    )
+
+
+def _number(prediction: Any) -> Any:
+    """A whole number for a text or a float that is one; anything else as it is."""
+    if isinstance(prediction, str):
+        try:
+            prediction = float(prediction.replace(",", ""))
+        except ValueError:
+            return prediction
+    written_as_real = isinstance(prediction, Real) and not isinstance(prediction, Integral)
+    return int(prediction) if written_as_real and float(prediction).is_integer() else prediction
 
 
 class Picture:
-    """A figure as a small PNG, with words for those who can't see it.
+    """A figure as a small PNG, with words for places that show none.
 
     >>> axes = filmstrip([1], lambda ax, n: ax.plot([n]))
     >>> picture = Picture(axes, "one dot"); picture
@@ -68,7 +104,7 @@ class Picture:
     b'\\x89PNG'
     """
 
-    COLOURS = 64
+    COLOURS = 256  # the most that a palette holds; with fewer, a small patch takes a neighbour's colour
 
     def __init__(self, axes: Axes | Sequence[Axes], alt: str, *, dpi: int = 110) -> None:
         ax = axes[0] if isinstance(axes, Sequence) else axes

@@ -122,6 +122,22 @@ def test_pictures_are_small_png_files_with_words():
     assert repr(picture) == "four frames"
 
 
+def test_a_picture_keeps_the_colours_of_its_figure():
+    # A tensor of few bytes is a sliver of the bar and a patch in the legend; its colour must stay its own.
+    from PIL import Image
+
+    from refsim import charts
+    from refsim.charts.style import tensor_colour
+    from refsim.machine import Key, Ledger
+
+    sizes = {"q": 1, "k_cache": 900, "v_cache": 900, "k": 900, "v": 900, "s": 5, "p": 3, "o_partial": 2, "out": 1}
+    ledger = Ledger({Key("flash", tensor, "HBM", "read"): 1000 * size for tensor, size in sizes.items()})
+    picture = notebook.Picture(charts.traffic_by_algorithm({"one": ledger, "two": ledger}), "two bars")
+    shown = {colour for _, colour in Image.open(io.BytesIO(picture.png)).convert("RGB").getcolors(1 << 20)}
+    wanted = {tensor: tuple(bytes.fromhex(tensor_colour(tensor)[1:])) for tensor in sizes}
+    assert {tensor for tensor, colour in wanted.items() if colour not in shown} == set()
+
+
 def test_prose_is_markdown():
     assert notebook.Prose(f"**{1 + 1}**")._repr_markdown_() == "**2**"
 
@@ -131,9 +147,28 @@ def test_tables_and_verdicts_say_what_they_are_given():
     assert notebook.table(rows).splitlines() == ["| tokens | share |", "|---:|---:|", "| 1,000 | 1/3 |", "| 7 | 0 |"]
     with pytest.raises(ValueError, match="at least one row"):
         notebook.table([])
+    with pytest.raises(ValueError, match=r"row 1 has the columns \['b'\], row 0 has \['a'\]"):
+        notebook.table([{"a": 1}, {"b": 2}])
+    with pytest.raises(ValueError, match="row 1 has the columns"):
+        notebook.table([{"a": 1, "b": 2}, {"a": 3}])
+    assert notebook.table([{"a": 1, "b": 2}, {"b": 4, "a": 3}]).splitlines()[-1] == "| 3 | 4 |"
+    odd = {"true": True, "NumPy's": np.int64(5000), "a bar": "|x|", "lines": "1\n2", "real": np.float64(2)}
+    assert notebook.table([odd]).splitlines()[-1] == "| True | 5,000 | \\|x\\| | 1<br>2 | 2.0 |"
     assert notebook.verdict(None, 2080) == "No prediction was made. The run says **2,080**."
     assert notebook.verdict(2080, 2080) == "The prediction was 2,080, and the run says **2,080**."
     assert notebook.verdict(3, 2).startswith("The prediction was 3. The run says **2**")
+
+
+@pytest.mark.parametrize("prediction", [2, "2", 2.0, np.int64(2), np.float32(2)])
+def test_a_right_prediction_is_right_however_it_is_written(prediction):
+    assert notebook.verdict(prediction, 2) == "The prediction was 2, and the run says **2**."
+
+
+@pytest.mark.parametrize("prediction", ["two", (2, 80), 2.5, np.inf, "nan", 10**40])
+def test_any_other_prediction_is_repeated_not_an_error(prediction):
+    said = notebook.verdict(prediction, 2)
+    assert said.startswith("The prediction was ")
+    assert said.endswith(". The run says **2**: find out why before reading on.")
 
 
 def test_a_lookup_draws_the_table_and_the_path_of_one_position():
@@ -171,8 +206,10 @@ def test_a_pool_film_keeps_what_was_and_a_colour_a_sequence():
     assert "P0 · 2 refs" in [text.get_text() for text in axes[1].texts]
 
 
-def test_the_player_holds_every_frame_and_its_controls_are_linked():
+def test_the_player_holds_every_frame_and_its_controls_are_linked(monkeypatch):
     widgets = pytest.importorskip("ipywidgets")
+    links = []
+    monkeypatch.setattr(widgets, "jslink", lambda *ends: links.append(ends))
     box = notebook.player(walk(attention.flash), draw_softmax_frame)
     controls, stack = box.children
     play, slider = controls.children
@@ -180,6 +217,7 @@ def test_the_player_holds_every_frame_and_its_controls_are_linked():
     assert len(stack.children) == 4
     assert len({image.value for image in stack.children}) == 4
     assert (play.min, play.max, slider.max, stack.selected_index) == (0, 3, 3, 0)
+    assert links == [((play, "value"), (slider, "value")), ((slider, "value"), (stack, "selected_index"))]
 
 
 def test_the_player_without_ipywidgets_is_the_strip(monkeypatch):
