@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,9 @@ _KIND = {
     "e4m3": "fp8",
     "e5m2": "fp8",
 }
+_NO_FIGURES = {"name", "title", "sources"}
+_OPTIONAL = {"fp8_flops_per_s", "fp64_flops_per_s"}
+_WHOLE = {"multiprocessors", "l2_nbytes", "sram_nbytes"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Device:
     fp32_flops_per_s: float32 arithmetic outside the matrix units, a multiply-add as two.
     exps_per_clock, sram_bytes_per_clock: of one multiprocessor.  launch_s: what a kernel launch costs.
     sources: where each figure comes from, by the name of its field.
+
+    Raises ValueError for a figure that isn't a positive number, or not a whole one where things are counted.
     """
 
     name: str
@@ -44,6 +51,20 @@ class Device:
     fp8_flops_per_s: float | None = None
     fp64_flops_per_s: float | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        for name in (f.name for f in fields(self) if f.name not in _NO_FIGURES):
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not is_positive(value) or (name in _WHOLE and value != int(value)):
+                kind = "positive whole" if name in _WHOLE else "positive"
+                raise ValueError(f"{name} of {self.name} must be a {kind} number, got {value!r}")
+
+    def __reduce__(self) -> Any:
+        # Devices travel to worker processes, and a mapping proxy can't be pickled.
+        return _rebuilt, ({**vars(self), "sources": dict(self.sources)},)
 
     @property
     def exps_per_s(self) -> float:
@@ -73,3 +94,21 @@ class Device:
                 "(refsim.cost.devices.load), or estimate with another dtype"
             )
         return rate
+
+
+def is_positive(value: Any) -> bool:
+    """Whether a value is a number above 0 that a float can hold.
+
+    >>> is_positive(1.5), is_positive(0), is_positive(True), is_positive(10**400), is_positive("1")
+    (True, False, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:
+        return False
+
+
+def _rebuilt(values: dict[str, Any]) -> Device:
+    return Device(**values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from refsim.cost.device import Device
+from refsim.cost.device import Device, is_positive
 
 # Figures as they stand in a file: the field of Device, and its unit's size.
 _FIGURES = {
@@ -57,7 +56,7 @@ def names() -> list[str]:
 def get(name: str) -> Device:
     """The built-in device of that name; case, spaces and hyphens don't matter.
 
-    Raises UnknownDevice, which names the closest and lists all.
+    Raises UnknownDevice, which names the closest by name or title and lists all.
 
     >>> get("rtx 4090").multiprocessors
     128
@@ -66,7 +65,8 @@ def get(name: str) -> Device:
     if isinstance(name, str) and _plain(name) in by_plain:
         return by_plain[_plain(name)]
     plain = _plain(str(name))
-    close = [key for key in by_plain if plain and (key.startswith(plain) or plain.startswith(key))]
+    close = [key for key, device in by_plain.items() if plain and _alike(plain, key, _plain(device.title))]
+    close = close if len(close) <= 3 else []  # "nvidia" is like all of them
     close = close or difflib.get_close_matches(plain, by_plain, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(by_plain[key].name for key in close)}?" if close else "."
     raise UnknownDevice(
@@ -78,10 +78,11 @@ def get(name: str) -> Device:
 def load(path: str | Path) -> dict[str, Device]:
     """The devices of a TOML file of your own, by name: [devices.NAME] tables as in refsim/cost/devices.toml.
 
-    A figure is a number or [number, "source"]. exps_per_clock, sram_bytes_per_clock and launch_us may be left out.
+    A figure is a number or [number, "source"]. exps_per_clock, sram_bytes_per_clock and launch_us may be left out;
+    a [defaults] table gives figures for all the file's devices, a [sources] table long sources for short ones.
 
     Raises FileNotFoundError, and DeviceFileError for a file that isn't TOML, a figure that is missing, unknown or not
-    a positive number.
+    a positive number, a source or title that isn't text.
     """
     text = _parse(Path(__file__).with_name("devices.toml"))
     return _read(Path(path), text["defaults"], text["sources"])
@@ -89,7 +90,7 @@ def load(path: str | Path) -> dict[str, Device]:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DeviceFileError(f"{path} is not a TOML file: {error}") from None
 
@@ -99,7 +100,9 @@ def _read(path: Path, defaults: Mapping[str, Any], sources: Mapping[str, str]) -
     tables = text.get("devices")
     if not isinstance(tables, dict) or not tables:
         raise DeviceFileError(f"{path} has no [devices.NAME] table")
-    defaults, sources = {**defaults, **text.get("defaults", {})}, {**sources, **text.get("sources", {})}
+    defaults, sources = {**defaults, **_table(path, text, "defaults")}, {**sources, **_table(path, text, "sources")}
+    for short, source in sources.items():
+        _text(f"{path}, [sources]: {short}", source)
     return {
         name: _device(f"{path}, [devices.{name}]", name, table, defaults, sources) for name, table in tables.items()
     }
@@ -109,7 +112,8 @@ def _device(where: str, name: str, table: Any, defaults: Mapping[str, Any], sour
     if not isinstance(table, dict):
         raise DeviceFileError(f"{where} is not a table but {table!r}")
     given = {**defaults, **table}
-    title = given.pop("title", name)
+    _text(f"{where}: its name", name)
+    title = _text(f"{where}: title", given.pop("title", name))
     for key in given:
         if key not in _FIGURES:
             close = difflib.get_close_matches(key, _FIGURES, n=1)
@@ -122,17 +126,36 @@ def _device(where: str, name: str, table: Any, defaults: Mapping[str, Any], sour
     for key, figure in given.items():
         attribute, unit = _FIGURES[key]
         value, source = figure if isinstance(figure, list) and len(figure) == 2 else (figure, "given without a source")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if not is_positive(value) or not is_positive(value * unit):
             raise DeviceFileError(f"{where}: {key} must be a positive number or [number, source], got {figure!r}")
         values[attribute] = _whole(where, key, value * unit) if attribute in _WHOLE else value * unit
+        source = _text(f"{where}: the source of {key}", source)
         origin[attribute] = sources.get(source, source)
     return Device(name=name, title=title, sources=MappingProxyType(origin), **values)
+
+
+def _table(path: Path, text: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = text.get(name, {})
+    if not isinstance(table, dict):
+        raise DeviceFileError(f"{path}: {name} must be a table, [{name}], and is {table!r}")
+    return table
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise DeviceFileError(f"{what} must be text, got {value!r}")
+    return value
 
 
 def _whole(where: str, key: str, value: float) -> int:
     if value != int(value):
         raise DeviceFileError(f"{where}: {key} comes to {value} bytes or units, which is not a whole number")
     return int(value)
+
+
+def _alike(wanted: str, name: str, title: str) -> bool:
+    """Whether one is the beginning or the end of the other: "A100" of A100-40, H100 of "nvidia h100"."""
+    return name.startswith(wanted) or wanted.startswith(name) or wanted.endswith(name) or title.startswith(wanted)
 
 
 def _plain(name: str) -> str:

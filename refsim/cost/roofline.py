@@ -33,6 +33,10 @@ class KernelTime:
     seconds: Mapping[str, float]
     launch_s: float
 
+    def __reduce__(self) -> Any:
+        # Estimates travel between processes, and a mapping proxy can't be pickled.
+        return _rebuilt, ({**vars(self), "seconds": dict(self.seconds)},)
+
     @property
     def total_s(self) -> float:
         """The busiest resource, all others hidden behind it, and the launches."""
@@ -115,7 +119,8 @@ def estimate(
     copy that is not charged); an operation outside matrix products takes a float32 lane one clock, half a
     multiply-add; launches don't overlap with anything.
 
-    Raises UnknownDevice, and ValueError for a type whose matrix products the device has no figure for.
+    Raises UnknownDevice, TypeError for what is no ledger, device, set of names or floating type, and ValueError for a
+    type whose matrix products the device has no figure for.
 
     Source: "Roofline: An Insightful Visual Performance Model for Multicore Architectures", with more than one roof.
 
@@ -125,6 +130,10 @@ def estimate(
     >>> estimate(closed_form.flash(plan), "A100-80").bound
     'HBM'
     """
+    if not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger must be a refsim.machine.Ledger, such as result.ledger; got a {type(ledger).__name__}")
+    if isinstance(registers, str) or not isinstance(registers, Collection):
+        raise TypeError(f"registers must be names of on-chip buffers, such as {{'s', 'p'}}; got {registers!r}")
     device = devices.get(device) if isinstance(device, str) else device
     if not isinstance(device, Device):
         raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
@@ -170,3 +179,7 @@ def _waves(work: Work, device: Device) -> tuple[int, float]:
     a_launch = work.programs / max(work.launches, 1)
     waves = int(-(-a_launch // device.multiprocessors))
     return waves, waves * device.multiprocessors / a_launch
+
+
+def _rebuilt(values: dict[str, Any]) -> KernelTime:
+    return KernelTime(**values | {"seconds": MappingProxyType(values["seconds"])})

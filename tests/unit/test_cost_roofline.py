@@ -1,7 +1,9 @@
 """The roofline, on a device with round figures and ledgers whose times are worked out on paper."""
 
+import numpy as np
 import pytest
 
+from refsim import attention
 from refsim.attention import Plan
 from refsim.cost import Device, closed_form, devices, estimate
 from refsim.machine import Key, Ledger, Work
@@ -106,6 +108,48 @@ def test_unknown_device() -> None:
         estimate(Ledger(), 3)  # type: ignore[arg-type]
     with pytest.raises(devices.UnknownDevice, match="'A1000'; did you mean"):
         estimate(Ledger(), "A1000")
+
+
+def test_what_is_no_ledger_and_no_set_of_buffers() -> None:
+    x = np.zeros((2, 1, 4), np.float32)
+    with pytest.raises(
+        TypeError, match=r"ledger must be a refsim\.machine\.Ledger, such as result\.ledger; got a Result"
+    ):
+        estimate(attention.flash(x, x, x), TOY)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"registers must be names of on-chip buffers, such as \{'s', 'p'\}; got 's'"):
+        estimate(Ledger(), TOY, registers="s")
+    with pytest.raises(TypeError, match="registers must be names of on-chip buffers"):
+        estimate(Ledger(), TOY, registers=None)  # type: ignore[arg-type]
+
+
+def test_a_long_prefill_in_8_bit_on_paper() -> None:
+    """16 heads, 16384 tokens, 128 x 128 tiles on 132 multiprocessors of an H100: 2048 programs are 16 waves, the last
+    of which is half empty. 128 query tiles each read all keys and values, a byte a number."""
+    plan = Plan.of([(16384, 16384)], 16, 16, 128, dtype="e4m3", tile=(128, 128))
+    (kernel,) = estimate(closed_form.flash(plan), "H100", dtype="e4m3").kernels
+    assert (kernel.programs, kernel.waves, kernel.bound) == (2048, 16, "HBM")
+    stretch = 16 * 132 / 2048
+    nbytes = 16 * (16384 * 128 * 2 + 16384 * 4 + 128 * 16384 * 128 * 2)
+    assert kernel.seconds["HBM"] == pytest.approx(nbytes / 3352e9 * stretch)
+    assert kernel.seconds["matrix"] == pytest.approx(4 * 16384**2 * 128 * 16 / 1979e12 * stretch)
+    # P, e^(m - m_new) a row and key tile, ln l a row: 16 a clock
+    exponentials = 16 * (16384**2 + 16384 * 128 + 16384)
+    assert kernel.seconds["exponential"] == pytest.approx(exponentials / (16 * 1.83e9 * 132) * stretch)
+    assert kernel.total_s == pytest.approx(kernel.seconds["HBM"] + 5e-6)
+
+
+def test_a_split_decode_on_paper() -> None:
+    """32 heads over 8, 100000 keys, 38 splits on 304 compute units of an MI300X: one each; then 8 that reduce."""
+    plan = Plan.of([(1, 100_000)], 32, 8, 128, dtype="bfloat16", packed=True, block_size=16)
+    splits, reduce = estimate(closed_form.split_kv(plan, num_splits=38), "MI300X", dtype="bfloat16").kernels
+    partials = 38 * 32 * (128 + 1) * 4
+    keys, table = 100_000 * 8 * 128 * 2 * 2, 6250 * 4 * 8
+    queries, lengths = 38 * 32 * 128 * 2, 304 * 4
+    assert (splits.programs, splits.waves, splits.bound) == (304, 1, "HBM")
+    assert splits.seconds["HBM"] == pytest.approx((keys + table + queries + lengths + partials) / 5300e9)
+    assert (reduce.programs, reduce.bound) == (8, "launch")
+    # 8 of 304 compute units have 8/304 of the bandwidth; they read the partials and a length each, write out and LSE.
+    assert reduce.seconds["HBM"] == pytest.approx((partials + 8 * 4 + 32 * 128 * 2 + 32 * 4) / 5300e9 * 38)
 
 
 def test_empty_ledgers_and_kernels() -> None:
