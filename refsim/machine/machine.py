@@ -12,7 +12,7 @@ import numpy as np
 
 from refsim.machine.hbm import HBMArray, UncountedAccess
 from refsim.machine.ledger import Ledger
-from refsim.machine.programs import Programs, Tally
+from refsim.machine.programs import Programs, Tally, whole_numbers
 from refsim.numerics import dtype_of
 
 DEFAULT_SRAM_NBYTES = 164 * 1024  # an A100's shared memory a multiprocessor
@@ -40,13 +40,14 @@ class Machine:
     """
 
     def __init__(self, device: HasSram | None = None, *, sram_nbytes: int | None = DEFAULT_SRAM_NBYTES) -> None:
-        if sram_nbytes is not None and sram_nbytes <= 0:
-            raise ValueError(f"sram_nbytes must be positive, or None for no limit, got {sram_nbytes}")
         if device is not None and not hasattr(device, "sram_nbytes"):
             raise TypeError(
                 f"device must say its sram_nbytes, as refsim.cost.devices.get('A100-80') does; got {device!r}"
             )
-        self.sram_nbytes = sram_nbytes if device is None else device.sram_nbytes
+        limit = sram_nbytes if device is None else device.sram_nbytes
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0):
+            raise ValueError(f"sram_nbytes must be positive, whole bytes, or None for no limit, got {limit!r}")
+        self.sram_nbytes = limit
         self._finished: defaultdict[str, Tally] = defaultdict(Tally)
         self._in_flight: list[Programs] = []
         self._counting = Lock()  # programs may run on several threads of this process
@@ -54,14 +55,20 @@ class Machine:
 
     def hbm(self, name: str, data: Any, *, writable: bool = False) -> HBMArray:
         """Put `data` in HBM under `name`. Nothing is copied; unless writable, kernels may only read it."""
-        return HBMArray(name, np.asarray(data), writable=writable)
+        array = np.asarray(data)
+        if array.dtype.kind in "OSUMm":
+            raise TypeError(f"{name!r} must hold numbers, got {array.dtype}")
+        return HBMArray(name, array, writable=writable)
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> HBMArray:
         """A new array in HBM, filled with NaN: reading what no kernel wrote shows."""
-        return HBMArray(name, np.full(shape, np.nan, dtype_of(dtype)), writable=True)
+        sizes = whole_numbers(f"the shape of {name!r}", shape)
+        return HBMArray(name, np.full(sizes, np.nan, dtype_of(dtype)), writable=True)
 
     def to_host(self, array: HBMArray) -> np.ndarray:
         """The values, read-only. Host copies don't cross the device's memory bus in a way that a kernel pays for."""
+        if not isinstance(array, HBMArray):
+            raise TypeError(f"to_host copies an array in HBM to the host, got {type(array).__name__}")
         if self._running is not None:
             raise UncountedAccess(f"{array.name!r} can't be copied to the host while kernel {self._running!r} runs")
         host = array._data.view()
@@ -101,8 +108,7 @@ class Kernel:
     @contextmanager
     def programs(self, *grid: int) -> Iterator[Programs]:
         """Run prod(grid) programs (thread blocks) side by side; what they hold on chip is gone afterwards."""
-        if any(size < 0 for size in grid):
-            raise ValueError(f"a grid can't be negative, got {grid}")
+        grid = whole_numbers("a grid", grid)
         machine = self.machine
         batch = Programs(self.name, grid, machine.sram_nbytes)
         machine._in_flight.append(batch)

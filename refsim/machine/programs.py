@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from math import isfinite, prod
+from operator import index as whole_number
 from typing import Any, Literal
 
 import numpy as np
 
 from refsim.machine.hbm import HBMArray
 from refsim.machine.ledger import DIRECTIONS, LEVELS, Key, Work
-from refsim.machine.tile import Buffer, StaleTile, Temporary, Tile
+from refsim.machine.tile import Buffer, StaleTile, Temporary, Tile, foreign
 from refsim.numerics import carrier, dtype_of, round_to
 
 
@@ -77,11 +78,13 @@ class Programs:
         order: "F" keeps the columns of the last two axes together, which makes NumPy's sums along rows faster.
         """
         self._check_running()
-        dtype = dtype_of(dtype)
+        dtype, shape = dtype_of(dtype), whole_numbers(f"the shape of buffer {name!r}", shape)
+        if order not in ("C", "F") or (order == "F" and len(shape) < 2):
+            raise ValueError(f"order must be 'C', or 'F' for two axes and more, got {order!r} for shape {shape}")
         if name in self.buffers:
             raise ValueError(f"buffer {name!r} is declared already, with shape {self.buffers[name].shape}")
         nbytes = prod(shape) * dtype.itemsize
-        self.buffers[name] = Buffer(self, name, tuple(shape), dtype, nbytes, order)
+        self.buffers[name] = Buffer(self, name, shape, dtype, nbytes, order)
         self.charge(nbytes, name)
         return self.buffers[name]
 
@@ -138,6 +141,8 @@ class Programs:
         buffer's size behind. Every program pays for its own copy.
         """
         self._check_running()
+        _check_hbm("load", source)
+        self._check_buffer(into)
         part = source._data[index]
         repeat = self._repeat(part.shape)
         self._check_fits(into, part.shape[self.grid_ndim :])
@@ -158,6 +163,7 @@ class Programs:
         Every program reads all of `source[index]`, or `per_program` integers of its own out of it.
         """
         self._check_running()
+        _check_hbm("load_index", source)
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name!r} holds {source.dtype}; only integers are read as an index")
         part = source._data[index]
@@ -167,7 +173,8 @@ class Programs:
 
     def store(self, tile: Tile, target: HBMArray, index: Any) -> None:
         """Write a tile to `target[index]` in HBM, rounded to the target's type. Every program writes its own part."""
-        tile.check()
+        self._check_tile(tile)
+        _check_hbm("store", target)
         if not target.writable:
             raise ValueError(f"{target.name!r} is an input of the kernel and can't be written")
         if tile.repeat != 1:
@@ -189,7 +196,8 @@ class Programs:
         A weight of exactly zero in `a` never touches its row of `b`, so NaN there can't leak through 0 * NaN.
         """
         for tile in (a, b, acc):
-            tile.check()
+            self._check_tile(tile)
+        for tile in (a, b, acc):
             self.tally.sram_read[tile.home.name] += tile.nbytes
         acc._own()
         with np.errstate(invalid="ignore", over="ignore"):
@@ -206,6 +214,19 @@ class Programs:
         if self.ended:
             raise StaleTile(f"a program of kernel {self.kernel!r} has ended; nothing more can be done in it")
 
+    def _check_tile(self, tile: Tile) -> None:
+        if not isinstance(tile, Tile):
+            raise TypeError(f"expected a tile, which load and buffer.tile() give, got {type(tile).__name__}")
+        tile.check()
+        if tile.home.programs is not self:
+            raise foreign(tile.home.name, self)
+
+    def _check_buffer(self, into: Buffer) -> None:
+        if not isinstance(into, Buffer):
+            raise TypeError(f"into must be a buffer, which prog.buffer declares, got {type(into).__name__}")
+        if into.programs is not self:
+            raise foreign(into.name, self)
+
     def _repeat(self, shape: tuple[int, ...]) -> int:
         """How many programs each element stands for, once the grid axes in front are checked."""
         front = shape[: self.grid_ndim]
@@ -220,6 +241,25 @@ class Programs:
     def _check_fits(self, buffer: Buffer, size: tuple[int, ...]) -> None:
         if len(size) != len(buffer.shape) or any(s > b for s, b in zip(size, buffer.shape, strict=True)):
             raise ValueError(f"{size} doesn't fit buffer {buffer.name!r}, which was declared {buffer.shape}")
+
+
+def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
+    """Sizes as a tuple. Raises TypeError for what is no whole number, ValueError for a negative one."""
+    try:
+        sizes = tuple(whole_number(size) for size in values)
+    except TypeError:
+        raise TypeError(f"{what} must be whole numbers, one an axis, got {values!r}") from None
+    if sizes and min(sizes) < 0:
+        raise ValueError(f"{what} can't be negative, got {sizes}")
+    return sizes
+
+
+def _check_hbm(what: str, array: HBMArray) -> None:
+    if not isinstance(array, HBMArray):
+        raise TypeError(
+            f"{what} moves bytes of an array in HBM, which machine.hbm and machine.empty make, "
+            f"got {type(array).__name__}"
+        )
 
 
 def _select_then_multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:

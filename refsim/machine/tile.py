@@ -7,13 +7,13 @@ behind. Counts are those of all programs. Axes are therefore always named from t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from refsim.machine.hbm import HBMArray
-from refsim.numerics import round_to
+from refsim.numerics import dtype_of, round_to
 
 if TYPE_CHECKING:
     from refsim.machine.programs import Programs
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 _TRANSCENDENTAL = {np.exp, np.exp2, np.expm1, np.log, np.log2, np.log1p, np.tanh, np.sin, np.cos, np.sqrt}
 _ARITHMETIC = {
     *(np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum, np.fmax, np.fmin),
-    *(np.negative, np.absolute, np.square, np.reciprocal, np.power),
+    *(np.negative, np.absolute, np.square, np.reciprocal, np.power, np.floor_divide, np.remainder, np.fmod),
 }
+# Comparing, rounding and copying. What is in none of these sets is refused: it would cost something, and count nothing.
+_FREE = {
+    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.isnan, np.isinf, np.isfinite),
+    *(np.logical_and, np.logical_or, np.logical_xor, np.logical_not, np.floor, np.ceil, np.trunc, np.rint),
+    *(np.positive, np.copysign, np.signbit),
+}
+_COUNTED = _TRANSCENDENTAL | _ARITHMETIC | _FREE | {np.matmul}
 
 
 class StaleTile(RuntimeError):
@@ -104,10 +111,13 @@ class Tile(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Tile:
         """A part of the tile. Name axes from the end, with `...` in front: `m[..., None]`, `s[..., :r, :c]`."""
-        if not isinstance(index, tuple) or index[0] is not Ellipsis:
+        if not isinstance(index, tuple) or index[:1] != (Ellipsis,):
             raise IndexError(f"index a tile from the end, as in tile[..., :4]; got {index!r}")
         self.check()
-        return self._view(self.data[index])
+        data, ndim = self.data[index], self.home.programs.grid_ndim
+        if data.shape[:ndim] != self.data.shape[:ndim]:
+            raise IndexError(f"{index!r} reaches past the tile's own axes, {self.shape}, to those of the grid")
+        return self._view(data)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """The last half of `tile[...] += x`, which the in-place operator has already done; or a copy between tiles."""
@@ -118,8 +128,11 @@ class Tile(NDArrayOperatorsMixin):
         elif not _same_memory(value.data, part.data):
             np.positive(value, out=part)  # type: ignore[call-overload]
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"{self!r} is on chip: store it to HBM from inside the kernel, then use machine.to_host")
+
+    # Without these, Python would take every tile for true and empty.
+    __bool__ = __len__ = __iter__ = __contains__ = __float__ = __int__ = __array__
 
     def reshape(self, *shape: int) -> Tile:
         """The same values in another shape of the program; nothing moves on chip."""
@@ -141,9 +154,10 @@ class Tile(NDArrayOperatorsMixin):
         self._own()
         np.copyto(self.data, value, where=hidden)
 
-    def round(self, dtype: np.dtype) -> Tile:
+    def round(self, dtype: Any) -> Tile:
         """This tile with its values rounded to `dtype`, in place; it counts as that type from here on."""
         self.check()
+        dtype = dtype_of(dtype)
         if dtype != self.data.dtype:
             self._own()
             self.data[...] = round_to(self.data, dtype)
@@ -170,8 +184,9 @@ class Tile(NDArrayOperatorsMixin):
         return Tile(data, self.home, self.dtype, self.repeat)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
-        if method not in ("__call__", "reduce"):
-            raise TypeError(f"{ufunc.__name__}.{method} is not counted on tiles; use a plain call or a reduction")
+        if method not in ("__call__", "reduce") or ufunc not in _COUNTED:
+            form = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise TypeError(f"{form} is not counted on tiles; use plain calls and reductions of simple functions")
         programs, ndim = self.home.programs, self.data.ndim
         tally = programs.tally
         arrays: list[Any] = []
@@ -180,6 +195,8 @@ class Tile(NDArrayOperatorsMixin):
                 home = x.home
                 if x.born != home.version or home.programs.ended:
                     x.check()
+                if home.programs is not programs:
+                    raise foreign(home.name, programs)
                 tally.sram_read[home.name] += x.nbytes
                 x = x.data
                 if x.ndim != ndim:
@@ -189,12 +206,19 @@ class Tile(NDArrayOperatorsMixin):
             arrays.append(x)
         target: Tile | None = out[0] if type(out) is tuple else out
         if target is not None:
+            if type(target) is not Tile:
+                raise TypeError(f"out must be a tile, so that what is written counts, got {type(target).__name__}")
             target.check()
+            if target.home.programs is not programs:
+                raise foreign(target.home.name, programs)
             target._own()
             kwargs["out"] = target.data
         if method == "reduce":
-            if not programs.grid_ndim - ndim <= kwargs.get("axis", 0) < 0:
-                raise ValueError(f"reduce a tile along an axis of its program, from -1 to {-len(self.shape)}")
+            axis = kwargs.get("axis", 0)
+            if not isinstance(axis, int | np.integer) or not programs.grid_ndim - ndim <= axis < 0:
+                raise ValueError(
+                    f"reduce a tile along an axis of its program, from -1 to {-len(self.shape)}, got axis={axis!r}"
+                )
             result = ufunc.reduce(*arrays, **kwargs)
         else:
             result = ufunc(*arrays, **kwargs)
@@ -209,6 +233,11 @@ class Tile(NDArrayOperatorsMixin):
         elif ufunc is np.matmul:
             tally.matmul_flops += 2 * target.data.size * target.repeat * arrays[0].shape[-1]
         return target
+
+
+def foreign(name: str, programs: Programs) -> ValueError:
+    """What is on chip belongs to the programs that declared it: no others can reach it."""
+    return ValueError(f"{name!r} is on chip in other programs than these of kernel {programs.kernel!r}; load it here")
 
 
 def _refuse_mixed_axes(a: Tile, b: np.ndarray, grid_ndim: int) -> None:

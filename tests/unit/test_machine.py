@@ -182,8 +182,12 @@ def test_a_device_brings_its_own_limit():
         prog.buffer("x", (3,), "float32")
     with Machine(sram_nbytes=None).kernel("k") as k, k.programs() as prog:
         prog.buffer("x", (10**9,), "float32")
-    with pytest.raises(ValueError, match="sram_nbytes must be positive"):
-        Machine(sram_nbytes=0)
+    Small.sram_nbytes = 0
+    for wrong in (0, -1, 1.5, float("nan"), "64", True, [1]):
+        with pytest.raises(ValueError, match="sram_nbytes must be positive, whole bytes, or None"):
+            Machine(sram_nbytes=wrong)
+    with pytest.raises(ValueError, match="whole bytes, or None for no limit, got 0"):
+        Machine(Small())
 
 
 def test_storage_that_nothing_wrote_is_nan():
@@ -209,6 +213,63 @@ def test_misuse_of_buffers_is_refused():
             small.tile(3, 2)
         with pytest.raises(TypeError, match="not a floating type"):
             prog.buffer("ids", (2,), "int32")
+        before = prog.live_nbytes
+        with pytest.raises(ValueError, match=r"the shape of buffer 'less' can't be negative, got \(-3,\)"):
+            prog.buffer("less", (-3,), "float32")
+        for shape in (3, (2.5,), ("a",), None):
+            with pytest.raises(TypeError, match="the shape of buffer 'odd' must be whole numbers, one an axis"):
+                prog.buffer("odd", shape, "float32")
+        for order, shape in (("Z", (2, 2)), ("F", (2,))):
+            with pytest.raises(ValueError, match="order must be 'C', or 'F' for two axes and more"):
+                prog.buffer("odd", shape, "float32", order=order)
+        assert prog.live_nbytes == before, "what is refused takes nothing"
+
+
+def test_what_is_no_array_in_hbm_no_buffer_and_no_tile_is_named():
+    machine, kernel = one()
+    x, y = machine.hbm("x", np.ones(2)), machine.empty("y", (2,), "float64")
+    for wrong in ([None, 1], ["a"], np.array(["2020-01-01"], "datetime64[D]")):
+        with pytest.raises(TypeError, match="'ids' must hold numbers, got"):
+            machine.hbm("ids", wrong)
+    with pytest.raises(TypeError, match="to_host copies an array in HBM to the host, got ndarray"):
+        machine.to_host(np.ones(2))
+    with pytest.raises(ValueError, match=r"the shape of 'z' can't be negative, got \(-1,\)"):
+        machine.empty("z", (-1,), "float32")
+    with kernel as k, k.programs() as prog:
+        buffer = prog.buffer("x", (2,), "float64")
+        tile = prog.load(x, ..., into=buffer)
+        for use, message in (
+            (lambda: prog.load(np.ones(2), ..., into=buffer), "load moves bytes of an array in HBM.*got ndarray"),
+            (lambda: prog.load(tile, ..., into=buffer), "load moves bytes of an array in HBM.*got Tile"),
+            (lambda: prog.load(x, ..., into=tile), "into must be a buffer, which prog.buffer declares, got Tile"),
+            (lambda: prog.load_index(np.arange(2), 0), "load_index moves bytes of an array in HBM.*got ndarray"),
+            (lambda: prog.store(tile, np.ones(2), ...), "store moves bytes of an array in HBM.*got ndarray"),
+            (lambda: prog.store(np.ones(2), y, ...), "expected a tile, .* got ndarray"),
+            (lambda: prog.mma(tile, np.ones(2), acc=tile), "expected a tile, .* got ndarray"),
+        ):
+            with pytest.raises(TypeError, match=message):
+                use()
+        tile + 1
+    assert np.isnan(machine.to_host(y)).all()
+
+
+def test_programs_cannot_reach_what_others_hold_on_chip():
+    machine, kernel = one()
+    x, y = machine.hbm("x", np.ones((2, 1))), machine.empty("y", (2, 1), "float64")
+    with kernel as k, k.programs(2) as prog, k.programs(2) as other:
+        mine, theirs = (p.buffer(name, (1,), "float64") for p, name in ((prog, "mine"), (other, "theirs")))
+        a, b = prog.load(x, ..., into=mine), other.load(x, ..., into=theirs)
+        before = machine.ledger()
+        for use in (
+            lambda: a + b,
+            lambda: np.exp(a, out=b),
+            lambda: prog.load(x, ..., into=theirs),
+            lambda: prog.store(b, y, ...),
+            lambda: prog.mma(a, a, acc=b),
+        ):
+            with pytest.raises(ValueError, match="'theirs' is on chip in other programs"):
+                use()
+        assert machine.ledger().hbm_nbytes == before.hbm_nbytes
 
 
 # What outlives what
@@ -303,6 +364,9 @@ def test_a_grid_may_be_empty_but_not_negative():
             prog.load(machine.hbm("x", np.ones((0, 2))), ..., into=prog.buffer("x", (2,), "float64"))
         with pytest.raises(ValueError, match="can't be negative"), k.programs(-1):
             pass
+        for grid in ((2.5,), ("a",), ((2, 3),)):
+            with pytest.raises(TypeError, match="a grid must be whole numbers, one an axis"), k.programs(*grid):
+                pass
     assert machine.ledger().nbytes == {}
 
 

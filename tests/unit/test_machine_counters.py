@@ -80,6 +80,9 @@ FORMS = {
     "log in place": (lambda p, x, w: np.log(x, out=x), {"x": X}, {"x": X}, 0, 0, X),
     "tanh of a slice": (lambda p, x, w: np.tanh(x[..., :1]), {"x": 2}, {"temporaries": 2}, 0, 0, 2),
     "comparison": (lambda p, x, w: x > 0, {"x": X}, {}, 0, 0, 0),
+    "remainder": (lambda p, x, w: x % 2, {"x": X}, {"temporaries": X}, X, 0, 0),
+    "whole division": (lambda p, x, w: x // 2, {"x": X}, {"temporaries": X}, X, 0, 0),
+    "rounding to whole numbers": (lambda p, x, w: np.rint(x), {"x": X}, {"temporaries": X}, 0, 0, 0),
     "copying is no arithmetic": (lambda p, x, w: np.positive(x), {"x": X}, {"temporaries": X}, 0, 0, 0),
     "mask": (lambda p, x, w: x.mask(np.eye(2, 5, dtype=bool), -np.inf), {}, {}, 0, 0, 0),
 }
@@ -180,6 +183,17 @@ def test_values_are_those_of_numpy():
         (np.asarray, TypeError, "is on chip: store it to HBM"),
         (np.cumsum, TypeError, "on chip"),
         (lambda x: np.add.accumulate(x), TypeError, "add.accumulate is not counted on tiles"),
+        (lambda x: np.add.at(x, 0, 1), TypeError, "add.at is not counted on tiles"),
+        (lambda x: np.modf(x), TypeError, "modf is not counted on tiles"),
+        (lambda x: divmod(x, 2), TypeError, "divmod is not counted on tiles"),
+        (lambda x: np.logaddexp(x, x), TypeError, "logaddexp is not counted on tiles"),
+        (lambda x: np.sum(x), ValueError, "along an axis of its program, from -1 to -2, got axis=None"),
+        (lambda x: x.max(axis=(-1, -2)), ValueError, r"got axis=\(-1, -2\)"),
+        (lambda x: np.add(x, 1, out=np.zeros((P, 2, 5))), TypeError, "out must be a tile.* got ndarray"),
+        (lambda x: x[()], IndexError, "index a tile from the end"),
+        (lambda x: x[..., 0, 0, 0], IndexError, r"past the tile's own axes, \(2, 5\), to those of the grid"),
+        (lambda x: x[..., :1, :, :], IndexError, "to those of the grid"),
+        *((f, TypeError, "is on chip") for f in (bool, len, list, float, int, lambda x: 1 in x, lambda x: x > 0 or x)),
     ],
 )
 def test_forms_that_would_not_be_counted_are_refused(use, error, message):
