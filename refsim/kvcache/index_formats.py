@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from refsim.kvcache.whole import whole
+
 if TYPE_CHECKING:
     from jaxtyping import Int, Int32
     from numpy.typing import ArrayLike
@@ -37,6 +39,7 @@ def check_tables(
     ValueError: seq_lens[0] is 257; a table of 1 columns of 256 holds at most 256 tokens
     """
     tables, lens = np.asarray(block_tables), _lengths(seq_lens)
+    _at_least_one("block_size", block_size)
     if tables.ndim != 2 or tables.dtype.kind not in "iu" or tables.shape[0] != lens.size:
         raise ValueError(
             f"block_tables is {tables.dtype}{list(tables.shape)}; expected integers ({lens.size} sequences, max_blocks)"
@@ -82,13 +85,17 @@ def from_csr(
 ) -> tuple[Int32[np.ndarray, "sequences max_blocks"], Int32[np.ndarray, "sequences"]]:
     """CSR pages as padded tables and lengths, `(pages - 1) * page_size + last_page_len`.
 
-    Raises ValueError when the pointers fall or don't fit the indices, and when a last page holds 0 or more than
-    `page_size` tokens. A sequence without pages is empty, whatever its last page says.
+    Raises ValueError when the pointers fall or don't fit the indices, when an index is no int32 from 0 up, and when a
+    last page holds 0 or more than `page_size` tokens. A sequence without pages is empty, whatever its last page says.
 
     >>> from_csr([0, 0, 9], np.arange(9), [0, 1], 16)[1]
     array([  0, 129], dtype=int32)
     """
-    ptr, ids, last = (np.asarray(a, np.int64) for a in (indptr, indices, last_page_len))
+    _at_least_one("page_size", page_size)
+    ptr, ids, last = (
+        _integers(name, array)
+        for name, array in (("indptr", indptr), ("indices", indices), ("last_page_len", last_page_len))
+    )
     if ptr.ndim != 1 or ptr.size == 0 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != ids.size:
         raise ValueError(f"indptr {ptr.tolist()} must rise from 0 to the number of indices, {ids.size}")
     pages = np.diff(ptr)
@@ -100,6 +107,9 @@ def from_csr(
         raise ValueError(
             f"last_page_len[{row}] is {last[row]}; a page of {page_size} ends with 1 to {page_size} tokens"
         )
+    out = (ids < 0) | (ids > np.iinfo(np.int32).max)
+    if out.any():
+        raise ValueError(f"indices[{int(np.argmax(out))}] is {ids[np.argmax(out)]}; expected a page, 0 to 2**31 - 1")
     tables = np.full((pages.size, int(pages.max(initial=0))), -1, np.int32)
     tables[np.arange(tables.shape[1]) < pages[:, None]] = ids
     return tables, np.where(pages > 0, (pages - 1) * page_size + last, 0).astype(np.int32)
@@ -114,7 +124,7 @@ def to_token_list(
     (array([0, 3], dtype=int32), array([6, 7, 2], dtype=int32))
     """
     tables, lens = np.asarray(block_tables), _lengths(seq_lens)
-    check_tables(tables, lens, block_size, np.iinfo(np.int32).max // block_size)
+    check_tables(tables, lens, block_size, np.iinfo(np.int32).max // _at_least_one("block_size", block_size))
     positions = np.arange(tables.shape[1] * block_size)
     slots = tables[:, positions // block_size].astype(np.int64) * block_size + positions % block_size
     return (
@@ -133,9 +143,27 @@ def max_query_len(cu_seqlens: ArrayLike) -> int:
 
 
 def _lengths(seq_lens: Int[np.ndarray, "sequences"]) -> np.ndarray:
-    lens = np.asarray(seq_lens)
-    if lens.ndim != 1 or lens.dtype.kind not in "iu":
-        raise ValueError(f"seq_lens is {lens.dtype}{list(lens.shape)}; expected one integer a sequence, 1-D")
+    lens = _integers("seq_lens", seq_lens)
     if (lens < 0).any():
-        raise ValueError(f"seq_lens[{int(np.argmax(lens < 0))}] is {lens.min()}; a length is 0 or more")
-    return lens.astype(np.int64)
+        row = int(np.argmax(lens < 0))
+        raise ValueError(f"seq_lens[{row}] is {lens[row]}; a length is 0 or more")
+    return lens
+
+
+def _integers(name: str, given: ArrayLike) -> np.ndarray:
+    """A 1-D int64 array; no number is rounded or wraps on the way."""
+    array = np.asarray(given)
+    if array.ndim == 1 and not array.size:
+        return np.empty(0, np.int64)  # an empty list has no integers to show
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected integers, 1-D")
+    if array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name}[{int(np.argmax(array))}] is {array.max()}; expected at most 2**63 - 1")
+    return array.astype(np.int64)
+
+
+def _at_least_one(name: str, given: int) -> int:
+    size = whole(name, given)
+    if size < 1:
+        raise ValueError(f"{name} is {size}; a block holds at least one token")
+    return size

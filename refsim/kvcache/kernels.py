@@ -30,7 +30,8 @@ def append(
     -1 skips a row, and rows beyond the mapping (padding of a captured graph) are never read. Values are rounded to
     the caches' type.
 
-    Raises ValueError, and writes nothing, for slots outside the cache or named twice and shapes that don't fit.
+    Raises ValueError, and writes nothing, for slots outside the cache or named twice, shapes that don't fit and caches
+    that can't be written to; TypeError for caches of other types than `numerics` has.
 
     Source: the paged KV cache text, writing a token; the slot mapping of paged serving engines.
 
@@ -42,6 +43,7 @@ def append(
     """
     k, v = np.asarray(k), np.asarray(v)
     slots = check_append(k, v, slot_mapping, k_cache, v_cache)
+    _check_writable(k_cache=k_cache, v_cache=v_cache)
     machine = machine or Machine()
     before = machine.ledger()
     blocks, offsets = slot_to_block(slots, k_cache.shape[1], k_cache.shape[0])
@@ -53,10 +55,13 @@ def append(
         with kernel.programs(len(rows)) as prog:
             prog.load_index(mapping, rows, per_program=1)
             at = (blocks[rows], offsets[rows])
+            loaded = []
             for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
+                held = machine.hbm(f"{name}_cache", cache, writable=True)
                 buffer = prog.buffer(name, new.shape[1:], cache.dtype)
-                tile = prog.load(machine.hbm(name, new), rows, into=buffer)
-                prog.store(tile, machine.hbm(f"{name}_cache", cache, writable=True), at)
+                loaded.append((prog.load(machine.hbm(name, new), rows, into=buffer), held))
+            for tile, held in loaded:  # not before both are known to fit: nothing is written by halves
+                prog.store(tile, held, at)
             yield watch.step("write", machine, "append", {"rows": len(rows), "skipped": len(slots) - len(rows)})
     return machine.ledger() - before
 
@@ -74,8 +79,8 @@ def copy_blocks(
 
     It is what copy-on-write costs on the device. Returns the ledger.
 
-    Raises ValueError, and copies nothing, for blocks outside the cache, a block written twice, or one both read and
-    written, since programs run in no order.
+    Raises ValueError, and copies nothing, for caches that can't be written to, blocks outside them, a block written
+    twice, or one both read and written, since programs run in no order.
 
     Source: "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4.
 
@@ -84,14 +89,17 @@ def copy_blocks(
     (8, array([2., 3., 2., 3.], dtype=float32))
     """
     pairs = check_copy(k_cache, v_cache, block_mapping)
+    _check_writable(k_cache=k_cache, v_cache=v_cache)
     machine = machine or Machine()
     before = machine.ledger()
     mapping = machine.hbm("block_mapping", pairs)
     with machine.kernel("copy_blocks") as kernel, kernel.programs(len(pairs), k_cache.shape[1]) as prog:
         prog.load_index(mapping, ..., per_program=2)
+        loaded = []
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             held = machine.hbm(name, cache, writable=True)
-            tile = prog.load(held, pairs[:, 0], into=prog.buffer(name, cache.shape[2:], cache.dtype))
+            loaded.append((prog.load(held, pairs[:, 0], into=prog.buffer(name, cache.shape[2:], cache.dtype)), held))
+        for tile, held in loaded:
             prog.store(tile, held, pairs[:, 1])
         yield watch.step("copy", machine, "copy_blocks", {"pairs": len(pairs)})
     return machine.ledger() - before
@@ -139,3 +147,9 @@ def check_caches(k_cache: Any, v_cache: Any) -> None:
             "k_cache and v_cache must be (num_blocks, block_size, num_kv_heads, head_dim) and agree in all but "
             f"head_dim, got {tuple(k_cache.shape)} and {tuple(v_cache.shape)}"
         )
+
+
+def _check_writable(**caches: Any) -> None:
+    for name, cache in caches.items():
+        if isinstance(cache, np.ndarray) and not cache.flags.writeable:
+            raise ValueError(f"{name} is read-only, and would be written in place; give a copy that may be written")

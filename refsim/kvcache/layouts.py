@@ -34,7 +34,7 @@ _TILE = 128
 
 
 def from_layout(name: str, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """K and V in our layout from the arrays of another.
+    """K and V in our layout from the arrays of another. Raises ValueError for arrays that the layout can't be.
 
     >>> k, v = np.arange(12.0).reshape(3, 2, 2, 1), -np.arange(12.0).reshape(3, 2, 2, 1)
     >>> back = from_layout("hnd", *to_layout("hnd", k, v))
@@ -46,11 +46,17 @@ def from_layout(name: str, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         raise ValueError(
             f"layout {name!r} got arrays of shapes {[a.shape for a in arrays]}; expected {shapes} dimensions"
         )
-    return read(*arrays)
+    k, v = read(*arrays)
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"layout {name!r} got arrays of shapes {[a.shape for a in arrays]}: K {k.shape} and V {v.shape} in "
+            "(num_blocks, block_size, heads, head_dim) are not of the same slots"
+        )
+    return k, v
 
 
 def to_layout(name: str, k: np.ndarray, v: np.ndarray) -> Arrays:
-    """The arrays of another layout from K and V in ours."""
+    """The arrays of another layout from K and V in ours. Raises ValueError for what that layout can't hold."""
     write, _, _ = _layout(name)
     if k.ndim != 4 or v.ndim != 4 or k.shape[:3] != v.shape[:3]:
         raise ValueError(f"k {k.shape} and v {v.shape}; expected (num_blocks, block_size, heads, head_dim) each")
@@ -106,6 +112,22 @@ def _from_x_packed(k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return k.transpose(0, 3, 1, 2, 4).reshape(blocks, size, heads, packs * x), v.transpose(0, 3, 1, 2)
 
 
+def _to_one(k: np.ndarray, v: np.ndarray, axis: int) -> Arrays:
+    if k.shape != v.shape:
+        raise ValueError(f"k {k.shape} and v {v.shape}; expected equal head sizes where one array holds both")
+    return (np.stack([k, v], axis),)
+
+
+def _from_one(kv: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    if kv.shape[axis] != 2:
+        raise ValueError(
+            f"the array is {kv.shape}; expected 2, K and V, on axis {axis}: 'interleaved' has them on axis 1, "
+            "'stacked' on axis 0"
+        )
+    k, v = np.moveaxis(kv, axis, 0)  # views: a strided pool keeps its strides
+    return k, v
+
+
 def _to_token_pool(k: np.ndarray, v: np.ndarray) -> Arrays:
     return k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])
 
@@ -116,8 +138,19 @@ def _to_latent(k: np.ndarray, v: np.ndarray) -> Arrays:
 
 
 def _from_latent(latent: np.ndarray, rotary: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if latent.shape[-1] != LATENT or latent.shape[:2] != rotary.shape[:2]:
+        raise ValueError(
+            f"latent is {latent.shape} and rotary {rotary.shape}; expected (num_blocks, block_size, {LATENT}), and the "
+            "rotary key of the same slots after it"
+        )
     k = np.concatenate([latent, rotary], axis=-1)[:, :, None, :]
-    return k, k[..., : latent.shape[-1]]
+    return k, k[..., :LATENT]
+
+
+def _from_fused(kv: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if kv.shape[2] != 1 or kv.shape[3] <= LATENT:
+        raise ValueError(f"the array is {kv.shape}; expected (num_blocks, block_size, 1, more than {LATENT})")
+    return kv, kv[..., :LATENT]
 
 
 def _to_fused(k: np.ndarray, v: np.ndarray) -> Arrays:
@@ -126,7 +159,8 @@ def _to_fused(k: np.ndarray, v: np.ndarray) -> Arrays:
 
 
 def _check_latent(k: np.ndarray, v: np.ndarray) -> None:
-    if k.shape[2] != 1 or k.shape[3] <= LATENT or v.shape[3] != LATENT or not np.array_equal(k[..., :LATENT], v):
+    fits = k.shape[2] == 1 and k.shape[3] > LATENT == v.shape[3]
+    if not fits or not np.array_equal(k[..., :LATENT], v, equal_nan=True):  # unused slots may hold NaN
         raise ValueError(f"k {k.shape} and v {v.shape}; a latent cache has one head, and v is the first {LATENT} of k")
 
 
@@ -141,9 +175,9 @@ _LAYOUTS: dict[str, tuple[Callable[..., Arrays], Callable[..., tuple[np.ndarray,
     "nhd": (lambda k, v: (k, v), lambda k, v: (k, v), [4, 4]),
     "hnd": (_hnd, _hnd, [4, 4]),  # type: ignore[dict-item]
     "x-packed": (_to_x_packed, _from_x_packed, [5, 4]),
-    "interleaved": (lambda k, v: (np.stack([k, v], axis=1),), lambda kv: (kv[:, 0], kv[:, 1]), [5]),
-    "stacked": (lambda k, v: (np.stack([k, v]),), lambda kv: (kv[0], kv[1]), [5]),
+    "interleaved": (lambda k, v: _to_one(k, v, 1), lambda kv: _from_one(kv, 1), [5]),
+    "stacked": (lambda k, v: _to_one(k, v, 0), lambda kv: _from_one(kv, 0), [5]),
     "token-pool": (_to_token_pool, lambda k, v: (k[:, None], v[:, None]), [3, 3]),
     "mla": (_to_latent, _from_latent, [3, 3]),
-    "mla-fused": (_to_fused, lambda kv: (kv, kv[..., :LATENT]), [4]),
+    "mla-fused": (_to_fused, _from_fused, [4]),
 }

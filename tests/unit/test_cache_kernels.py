@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim import softmax
+from refsim import numerics, softmax
 from refsim.attention.merge import merge
 from refsim.cost import closed_form_cache
 from refsim.kvcache.kernels import append, copy_blocks
@@ -72,6 +72,38 @@ def test_append_refuses_slots_and_writes_nothing(slots: list[int], message: str)
     with pytest.raises(ValueError, match=message):
         append(k, k, slots, cache, cache.copy())
     assert not cache.any()
+
+
+@pytest.mark.parametrize(
+    ("v", "v_cache", "error"),
+    [
+        (np.full((1, 1, 8), "x"), np.zeros((2, 2, 1, 8), np.float32), TypeError),
+        (np.ones((1, 1, 8)), np.zeros((2, 2, 1, 8), np.int32), TypeError),
+        (np.ones((1, 1, 8)), np.broadcast_to(np.float32(0), (2, 2, 1, 8)), ValueError),  # read-only
+    ],
+)
+def test_what_fails_for_v_is_not_written_for_k(v: Any, v_cache: Any, error: type[Exception]) -> None:
+    cache = np.zeros((2, 2, 1, 8), np.float32)
+    with pytest.raises(error):
+        append(np.ones((1, 1, 8)), v, [0], cache, v_cache)
+    assert not cache.any()
+    cache[0] = 1
+    if v_cache.dtype != np.float32 or not v_cache.flags.writeable:
+        with pytest.raises(error):
+            copy_blocks(cache, v_cache, [[0, 1]])
+        assert not cache[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_8_bit_caches(dtype: str) -> None:
+    rng, stored = np.random.default_rng(5), numerics.dtype_of(dtype)
+    k, cache = normal(rng, 3, 2, 4), np.zeros((3, 2, 2, 4), stored)
+    ledger = append(k, k, [5, -1, 0], cache, cache.copy())
+    assert ledger == closed_form_cache.append(3, 1, 2, 4, 4, stored, new_dtype=np.float32)
+    assert (cache[2, 1] == k[0].astype(stored)).all()
+    assert (cache[0, 0] == k[2].astype(stored)).all()
+    copy_blocks(cache, cache.copy(), [[2, 1]])
+    assert (cache[1] == cache[2]).all()
 
 
 def test_append_refuses_rows_of_another_shape() -> None:

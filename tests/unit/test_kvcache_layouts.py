@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.kvcache import index_formats, layouts
+from refsim.kvcache import BlockManager, PagedKV, index_formats, layouts
 
 
 def fingerprint(blocks: int, size: int, heads: int, dim: int, dtype=np.float16) -> np.ndarray:
@@ -71,6 +71,15 @@ def test_latent_layouts() -> None:
         layouts.to_layout("mla", k, k[..., 1:513])
 
 
+@pytest.mark.parametrize("name", ["mla", "mla-fused"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "e4m3"])
+def test_a_latent_pool_with_unused_slots_is_converted(name, dtype) -> None:
+    kv = PagedKV(BlockManager(2, 2), 1, 1, 576, dtype, v_head_dim=512)  # every slot holds NaN
+    k, v = layouts.from_layout(name, *layouts.to_layout(name, *kv.pools()))
+    assert np.array_equal(k, kv.pools()[0], equal_nan=True)
+    assert v.shape == (2, 2, 1, 512)
+
+
 def test_fp8_latent_takes_656_bytes_and_rounds_as_its_types_do() -> None:
     rng = np.random.default_rng(4)
     k = (rng.standard_normal((2, 3, 1, 576)) * 10).astype(np.float32)
@@ -95,11 +104,33 @@ def test_fp8_latent_takes_656_bytes_and_rounds_as_its_types_do() -> None:
         lambda: layouts.to_layout("nhd", np.zeros((1, 2, 3, 4)), np.zeros((1, 3, 3, 4))),
         lambda: layouts.dequantise_latent(np.zeros((1, 1, 655), np.uint8)),
         lambda: layouts.quantise_latent(np.zeros((1, 1, 1, 512))),
+        # One taken for the other: the first two blocks would pass for K and V.
+        lambda: layouts.from_layout("stacked", np.zeros((5, 2, 4, 1, 8))),
+        lambda: layouts.from_layout("interleaved", np.zeros((2, 5, 4, 1, 8))),
+        lambda: layouts.to_layout("interleaved", np.zeros((5, 4, 1, 8)), np.zeros((5, 4, 1, 4))),
+        lambda: layouts.from_layout("mla", np.zeros((5, 4, 64)), np.zeros((5, 4, 512))),
+        lambda: layouts.from_layout("mla", np.zeros((5, 4, 512)), np.zeros((3, 4, 64))),
+        lambda: layouts.from_layout("mla-fused", np.zeros((5, 4, 2, 576))),
+        lambda: layouts.from_layout("mla-fused", np.zeros((5, 4, 1, 512))),
     ],
 )
 def test_wrong_layouts_are_refused(call) -> None:
     with pytest.raises(ValueError, match="expected"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("nhd", [(5, 4, 2, 8), (4, 4, 2, 8)]),
+        ("hnd", [(5, 2, 4, 8), (5, 4, 2, 8)]),
+        ("x-packed", [(5, 2, 2, 4, 4), (3, 2, 8, 4)]),
+        ("token-pool", [(20, 2, 8), (20, 1, 8)]),
+    ],
+)
+def test_k_and_v_of_different_slots_are_refused(name, shapes) -> None:
+    with pytest.raises(ValueError, match="not of the same slots"):
+        layouts.from_layout(name, *map(np.zeros, shapes))
 
 
 def test_csr_round_trip_with_an_empty_sequence() -> None:
@@ -122,11 +153,36 @@ def test_csr_round_trip_with_an_empty_sequence() -> None:
         (([0, 2, 1], [5], [1, 1], 16), "indptr"),
         (([], [], [], 16), "indptr"),
         (([0, 1], [5], [1, 1], 16), "last_page_len has shape"),
+        (([0, 1], [2**32], [1], 16), r"indices\[0\] is 4294967296"),  # as int32 it would be page 0
+        (([0, 2], [3, -3], [1], 16), r"indices\[1\] is -3"),
+        (([0, 1], [5.7], [1], 16), "indices is float64"),
+        (([0, 1], [[5]], [1], 16), r"indices is int64\[1, 1\]"),
+        (([0, 1], [5], [1.5], 16), "last_page_len is float64"),
+        (([0, 1], [5], [1], 0), "page_size is 0"),
+        (([0, 1], [5], [1], 2.0), r"page_size is 2\.0; expected a whole number"),
     ],
 )
 def test_wrong_csr_is_refused(args, message) -> None:
     with pytest.raises(ValueError, match=message):
         index_formats.from_csr(*args)
+
+
+@pytest.mark.parametrize("size", [0, -4, 16.0])
+def test_blocks_hold_at_least_one_token(size) -> None:
+    tables, lens = np.array([[0]]), np.array([0])
+    for call in (
+        lambda: index_formats.to_csr(tables, lens, size),
+        lambda: index_formats.to_token_list(tables, lens, size),
+        lambda: index_formats.check_tables(tables, lens, size, 1),
+    ):
+        with pytest.raises(ValueError, match=f"block_size is {size}"):
+            call()
+
+
+def test_no_sequences_at_all() -> None:
+    index_formats.check_tables(np.zeros((0, 0), int), [], 4, 1)
+    assert index_formats.to_csr(np.zeros((0, 0), int), [], 4).indptr.tolist() == [0]
+    assert index_formats.from_csr([0], [], [], 4)[0].shape == (0, 0)
 
 
 def test_pages_are_counted_in_pages() -> None:
@@ -159,6 +215,9 @@ def test_only_entries_that_would_be_read_are_checked() -> None:
         ([[-1]], [1], r"block_tables\[0, 0\] is -1"),
         ([[0], [4]], [256, 1], r"block_tables\[1, 0\] is 4"),
         ([[0]], [-1], r"seq_lens\[0\] is -1"),
+        ([[0], [0], [0]], [3, -1, -5], r"seq_lens\[1\] is -1"),  # the first of them, not the least
+        ([[0]], [2**63 + 1], r"seq_lens\[0\] is 9223372036854775809"),  # in 64 signed bits it is negative
+        ([[2**64 - 1]], [1], r"block_tables\[0, 0\] is 18446744073709551615"),
         ([[0]], 5, "1-D"),  # flash-attention 1795: a scalar length
         ([[0]], [1, 1], "2 sequences"),
         ([[0.0]], [1], "expected integers"),
