@@ -13,7 +13,7 @@
 # tokens each, anywhere in a pool, and a *block table* says where. In this notebook you follow one token's address from
 # its position to its byte, watch a pool fill, share and copy, and see what reading through a table costs.
 #
-# Every number below is computed by the cell above it. Nothing here needs a GPU.
+# Every number in the text is computed or asserted by the code beside it. Nothing here needs a GPU.
 
 # %%
 import numpy as np
@@ -29,7 +29,8 @@ from refsim.notebook import Picture, Prose, player, table, verdict
 # ## From a position to a byte
 #
 # With blocks of `B` tokens, position `p` is slot `p % B` of logical block `p // B`. The table turns a logical block into
-# a physical one. A token's row in a layer's pool holds `num_kv_heads * head_dim` numbers.
+# a physical one. A layer has two pools of the same shape, one of keys and one of values; a token's row in either holds
+# `num_kv_heads * head_dim` numbers.
 
 # %%
 B, num_kv_heads, head_dim, itemsize = 16, 8, 128, 4  # float32
@@ -90,6 +91,8 @@ Prose(
 
 # %% [markdown]
 # ## How many blocks, how many bytes
+#
+# Take a model of 28 layers and a text of 100 tokens. A block now means its keys *and* its values.
 
 # %%
 T, layers = 100, 28
@@ -133,7 +136,7 @@ manager.allocate("1", 10)
 fill("1", 0)
 film.keep("1 arrives\nwith 10 tokens")
 
-manager.adopt("2", manager.table("1")[:2], 8)
+manager.adopt("2", manager.table("1")[:2], 8)  # its table begins as a copy of 1's; nothing is computed or written
 written["2"] = tuple(x[:8] for x in written["1"])
 film.keep("2 has the same\nfirst 8 tokens")
 
@@ -143,6 +146,7 @@ film.keep("3 arrives\nwith 8 tokens")
 
 tables = {seq: manager.table(seq).tolist() for seq in manager.sequences}
 assert tables == {"1": [0, 3, 5], "2": [0, 3], "3": [1, 2]}
+assert [manager.pool.refs[block] for block in (0, 3)] == [2, 2]
 table([{"request": seq, "block table": ", ".join(f"P{b}" for b in blocks)} for seq, blocks in tables.items()])
 
 # %% [markdown]
@@ -154,7 +158,7 @@ table([{"request": seq, "block table": ", ".join(f"P{b}" for b in blocks)} for s
 # Now request 1 *forks*: a second continuation of the same text, as beam search or parallel sampling make. A fork copies
 # no data. But the last block has room left, and whoever writes into it first would change what the other one reads. So
 # a write to a block with more than one reference takes a new block, copies the old one, drops a reference, and then
-# writes.
+# writes. The table below lists what the manager did: *drop* is a reference that goes, *free* a block that lost its last.
 
 # %%
 manager.fork("1", "1b")
@@ -173,6 +177,7 @@ film.keep("1 writes:\nno copy any more")
 manager.free("1")
 written.pop("1")
 film.keep("1 ends")
+assert [manager.pool.refs[block] for block in (0, 3, 5)] == [2, 2, 0]
 
 manager.free("2")
 written.pop("2")
@@ -215,7 +220,11 @@ Prose(f"Requests {', '.join(written)} read back exactly what they wrote.")
 #
 # There are two ways to attend to a paged cache. *Stage A* gathers a sequence's blocks to a contiguous copy and runs
 # ordinary attention on it. *Stage B* walks the table and folds each block into a running softmax, in place. Both give
-# the same answer. The ledger shows the difference: the copy is read once, written once, and read again.
+# the same answer, and differ in what they move.
+#
+# A GPU keeps large arrays in its main memory, *HBM*, and computes on chip, where some hundred kilobytes fit. The machine
+# here works likewise, and writes every byte that goes to or from HBM in a *ledger*. Stage A reads the blocks, writes the
+# copy, and reads the copy.
 
 # %%
 big = BlockManager(64, 16, free_order=rng.permutation(64))
@@ -225,7 +234,7 @@ for seq, n in lengths.items():
     big.allocate(seq, n)
     cache.write(cache.slot_mapping(seq, 0, n), *rng.standard_normal((2, n, 2, 64), dtype=np.float32))
 
-q = rng.standard_normal((2, 8, 64), dtype=np.float32)  # one query a sequence; 8 query heads share 2 KV heads
+q = rng.standard_normal((2, 8, 64), dtype=np.float32)  # one query a sequence; four query heads read each KV head
 k_pool, v_pool = cache.pools()
 call = (q, k_pool, v_pool, cache.block_tables(list(lengths)), cache.seq_lens(list(lengths)))
 stage_a, stage_b = attention.paged_gather(*call), attention.paged(*call)
@@ -242,11 +251,16 @@ Picture(
 kv_nbytes = sum(lengths.values()) * 2 * 2 * 64 * 4
 gathered = sum(stage_a.ledger.total(kernel="gather", tensor=t) for t in ("k", "v", "k_cache", "v_cache"))
 assert gathered == 2 * kv_nbytes
+assert sum(stage_a.ledger.total(kernel="flash", tensor=t) for t in ("k", "v")) == kv_nbytes
 read_in_place = sum(stage_b.ledger.total(tensor=t) for t in ("k_cache", "v_cache"))
 assert read_in_place == kv_nbytes
-metadata = sum(stage_b.ledger.total(tensor=t) for t in ("block_tables", "seq_lens"))
-Prose(f"""K and V of both sequences are {kv_nbytes:,} bytes. Stage B reads them once. Stage A's copy alone moves
-{gathered:,} bytes more. The table and the lengths, which stage B reads instead, are {metadata:,} bytes.""")
+metadata = [
+    sum(result.ledger.total(tensor=t) for t in ("block_tables", "seq_lens", "cu_seqlens_k"))
+    for result in (stage_a, stage_b)
+]
+Prose(f"""K and V of both sequences are {kv_nbytes:,} bytes. Stage B reads them once. Stage A reads its copy once, too,
+and to make the copy moves {gathered:,} bytes more. Both read tables and lengths to know where to look:
+{metadata[0]:,} bytes in stage A, {metadata[1]:,} in stage B.""")
 
 # %% [markdown]
 # ## What is not read can't hurt
@@ -259,6 +273,7 @@ poisoned = int(np.isnan(k_pool).all(axis=(2, 3)).sum())
 assert poisoned == 64 * 16 - sum(lengths.values())
 assert np.isfinite([stage_a.out, stage_b.out]).all()
 absurd = call[3].copy()
+assert (absurd == -1).any()
 absurd[absurd < 0] = 2147480000  # padding may be anything
 np.testing.assert_array_equal(attention.paged(*call[:3], absurd, call[4]).out, stage_b.out)
 

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # 2. Online softmax, block by block
 #
-# Attention weighs values by a softmax over *all* scores. That seems to need all scores at once: their maximum, so that
-# no exponential overflows, and their sum, to divide by. Online softmax takes the scores a block at a time and ends with
-# the same answer. It is what lets FlashAttention keep the score matrix out of memory, and what lets a paged cache be
-# read one block after another.
+# A query's *score* with a key is their inner product, divided by $\sqrt{D}$ for vectors of $D$ numbers. Attention answers
+# with a mean of the values, weighed by the softmax of the scores: $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$. That seems to
+# need *all* scores at once: their maximum, so that no exponential overflows, and the sum, to divide by. Online softmax
+# takes the scores a block at a time and ends with the same answer. It is what lets FlashAttention keep the score matrix
+# out of memory, and what lets a paged cache be read one block after another.
 
 # %%
 import itertools
@@ -68,9 +69,15 @@ $e^{{{m1 - m2:g}}} = {fade:.4f}$ of its weight. Softmax over all four at once: {
 # %% [markdown]
 # ## Merging
 #
-# Two states merge by the same rule, whoever made them and in whatever order: merging is commutative and associative,
-# and the empty state is its identity. That is what makes it safe to share the keys out among programs, which the next
-# notebook does. Try every order and every way to put brackets:
+# Two states $a$ and $b$ over different keys merge by the same rule: both fade to the larger of their maxima.
+#
+# $$ m' = \max(m_a, m_b) \qquad
+#    l' = e^{m_a - m'}\, l_a + e^{m_b - m'}\, l_b \qquad
+#    o' = e^{m_a - m'}\, o_a + e^{m_b - m'}\, o_b $$
+#
+# It doesn't matter who made them, or in what order: merging is commutative and associative, and the empty state is its
+# identity. That is what makes it safe to share the keys out among programs, which the next notebook does. Try every
+# order and every way to put brackets:
 
 # %%
 rng = np.random.default_rng(0)
@@ -86,7 +93,7 @@ def trees(states):
     """Every result of merging these states, in every order and with every bracketing."""
     if len(states) == 1:
         yield states[0]
-    for i, j in itertools.combinations(range(len(states)), 2):
+    for i, j in itertools.permutations(range(len(states)), 2):
         rest = [states[n] for n in range(len(states)) if n not in (i, j)]
         yield from trees([*rest, softmax.merge_states(states[i], states[j])])
 
@@ -120,7 +127,8 @@ Prose(
 #
 # `attention.flash` is written once, as steps on a machine that counts bytes. Calling it gives the answer; `.steps` walks
 # it. Here one query looks at 24 keys in tiles of 4, and each frame shows what every key seen so far weighs:
-# $e^{s_j - m}$, so that the largest is 1. Watch the blue bars shrink whenever a red one sets a new maximum.
+# $e^{s_j - m}$, so that the largest is 1. Keys of the new tile are orange, older ones blue, and those to come a dot. Watch
+# the blue bars shrink whenever an orange one sets a new maximum.
 
 # %%
 q = 1.5 * rng.standard_normal((1, 1, 8))
@@ -141,9 +149,12 @@ player(frames, draw_softmax_frame)
 
 # %% [markdown]
 # The last frame divides by $l$: the weights are shares of 1 now. Beside the answer the kernel writes one number a row,
-# the log-sum-exp, $\mathrm{LSE} = m + \ln l$. While $m$ jumps and $l$ falls back, their sum only grows:
+# the log-sum-exp, $\mathrm{LSE} = m + \ln l$. Where $m$ jumps, $\ln l$ may fall back, but their sum only grows:
 
 # %%
+l = [frame.l for frame in frames if frame.name == "absorb"]
+lses = [frame.lse for frame in frames if frame.name == "absorb"]
+assert min(np.diff(l)) < 0 < min(np.diff(lses))
 ax = charts.softmax_walk(steps)
 ax.set_xticks(range(0, 25, 4))
 Picture(ax, "m, ln l and their sum over the keys seen")
@@ -157,7 +168,7 @@ table(
     [
         {
             "step": f"{step.name}, keys {step.index['first_key']} to {step.index['stop_key'] - 1}",
-            "source line": f"`{step.line}`",
+            "source": f"`{step.line.split(':')[0]}`",  # its line is in step.line, too
             "bytes from HBM": step.delta.hbm_nbytes,
             "matrix FLOPs": step.delta.matmul_flops,
             "exponentials": step.delta.exponentials,
@@ -177,8 +188,9 @@ It takes {steps[1].delta.exponentials} exponentials: one a key, and one for the 
 # %% [markdown]
 # ## What it saves
 #
-# Standard attention writes the matrix of scores to memory, reads it back for the softmax, writes the weights, and reads
-# those. With $n$ tokens that is $4 n^2$ numbers a head, against $n$ times the head size for everything else.
+# Standard attention writes the matrix of scores, S, to HBM, reads it back for the softmax, writes the weights, P, and
+# reads those. With $n$ tokens that is $4 n^2$ numbers a head, while $Q$, $K$, $V$ and the answer have $n$ times the head
+# size each.
 
 # %%
 n, D = 512, 64
@@ -213,8 +225,9 @@ table(
 )
 
 # %% [markdown]
-# So why not one large tile? Because a program's tiles of $q$, $k$, $v$ and of the scores must fit on chip together, and
-# the machine holds algorithms to that. Its answer to a tile that is too large names every buffer, in bytes:
+# So why not one large tile? Because a *program* (what a GPU calls a thread block: here, one tile of queries that walks all
+# keys) must hold its tiles of $q$, $k$, $v$ and of the scores on chip together, and the machine holds algorithms to
+# that. Its answer to a tile that is too large names every buffer, in bytes:
 
 # %%
 try:
@@ -255,33 +268,42 @@ Prose(f"{falling.wrong.item():.4f} is larger than the largest value, {v.max():g}
 # %% [markdown]
 # ## Predict, then run
 #
-# 64 keys are sorted so that their scores *fall*. They are absorbed in blocks of 8. In how many of the blocks does the
-# maximum change, so that old sums fade? And if they rise? Write down the first number.
+# 64 keys are absorbed in blocks of 8. In how many of the blocks do old sums fade, because the new block raises a maximum
+# that an earlier one had set? Write down three numbers: if the scores are sorted so that they *fall*, if they *rise*,
+# and, on average, if their order is *random*. The cell takes the one for rising scores.
 
 # %%
 prediction = None
 
 
 # %%
-def changes(scores, block=8):
+def fades(scores, block=8):
     walk = softmax_frames(
         attention.flash.steps(np.ones((1, 1, 1)), scores[:, None, None], scores[:, None, None], tile=(1, block))
     )
-    maxima = [-np.inf] + [frame.m for frame in walk if frame.name == "absorb"]
-    return sum(a != b for a, b in itertools.pairwise(maxima))
+    maxima = [frame.m for frame in walk if frame.name == "absorb"]
+    return sum(a < b for a, b in itertools.pairwise(maxima))
 
 
-fallen = np.sort(rng.standard_normal(64))[::-1].copy()
-outcome, risen = changes(fallen), changes(fallen[::-1].copy())
-assert (outcome, risen) == (1, 64 // 8)
+rising = np.sort(rng.standard_normal(64))
+outcome, fallen = fades(rising), fades(rising[::-1].copy())
+orders = rng.permuted(np.tile(rising, (10_000, 1)), axis=1)
+maxima = np.maximum.accumulate(orders.reshape(-1, 8, 8).max(axis=2), axis=1)  # (orders, blocks): m after each block
+shuffled = (np.diff(maxima, axis=1) > 0).sum(axis=1)
+assert shuffled[0] == fades(orders[0])
+chance = sum(1 / b for b in range(2, 9))
+assert (outcome, fallen) == (7, 0)
+assert abs(shuffled.mean() - chance) < 0.05
 verdict(prediction, outcome)
 
 # %%
 Prose(f"""<details><summary>Why?</summary>
 
-The first block holds the largest score of all; it takes the maximum from −∞ to its final value, and that is the only
-change: **{outcome}**. When the scores rise, each of the **{risen}** blocks sets a new maximum. The work is the same either
-way: the fade is computed and multiplied in for every block, be it 1 or not.
+When the scores rise, each block but the first sets a new maximum: **{outcome}**. When they fall, the first block holds the
+largest score of all, and nothing ever fades: **{fallen}**. In random order, block $b$ holds the largest score of the first
+$b$ blocks with probability $1/b$, so it is $1/2 + 1/3 + … + 1/8 = {chance:.2f}$ on average; {len(orders):,} shuffles gave
+**{shuffled.mean():.2f}**. The longer the sequence, the rarer a fade that changes anything. The work is the same all the
+while: the fade is computed and multiplied in for every block, be it 1 or not.
 
 </details>""")
 
