@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,15 +51,20 @@ def devices(
     from rich.console import Console
 
     console = Console()
+    known = built_in() if file is None else load_file(file)
     if name is not None:
-        device = find_device(name) if file is None else find_device(f"{file}:{name}")
-        console.print(device.title, highlight=False)
+        device = find_device(name) if file is None else of_file(known, name)
+        if device is None:
+            raise ValueError(f"{file} has no device {name!r}; it has {', '.join(known)}")
+        console.print(device.title, highlight=False, markup=False)
         print_table(console, ("figure", "", "source"), figure_rows(device), "lrl")
         return
-    known = built_in() if file is None else load_file(file)
     headings = ("device", *(heading for _, heading, _ in FIGURES))
     print_table(console, headings, device_rows(known), "l" + "r" * len(FIGURES))
-    console.print(f"* {UNCONFIRMED}. One device, figure by figure: refsim devices NAME\n", highlight=False)
+    stars = any(is_unconfirmed(device, figure) for device in known.values() for figure, _, _ in FIGURES)
+    note = f"* {UNCONFIRMED}. " if stars else ""
+    here = "" if file is None else f" --file {file}"
+    console.print(f"{note}One device, figure by figure: refsim devices NAME{here}\n", highlight=False, markup=False)
     for device in known.values():
         console.print(f"{device.name}: {device.title}. {'; '.join(sources_of(device))}", highlight=False, markup=False)
 
@@ -73,18 +79,18 @@ def find_device(name: str) -> Device:
     """
     from refsim.cost import devices as known
 
-    path, found, of_file = name.partition(".toml")
-    if not found:
+    match = re.fullmatch(r"(.*\.toml)(?::(.*))?", name, re.IGNORECASE)
+    if match is None:
         try:
             return known.get(name)
         except LookupError as error:
-            raise ValueError(error.args[0]) from None
-    mine, wanted = load_file(Path(path + found)), of_file.removeprefix(":")
-    if not wanted and len(mine) == 1:
-        return next(iter(mine.values()))
-    if wanted not in mine:
-        raise ValueError(f"{path + found} has the devices {', '.join(mine)}; write {path + found}:NAME, got {name!r}")
-    return mine[wanted]
+            raise ValueError(f"{error.args[0]}, or give FILE.toml:NAME, a device of a file of your own") from None
+    path, wanted = match.groups()
+    mine = load_file(Path(path))
+    device = next(iter(mine.values())) if not wanted and len(mine) == 1 else of_file(mine, wanted or "")
+    if device is None:
+        raise ValueError(f"{path} has the devices {', '.join(mine)}; write {path}:NAME, got {name!r}")
+    return device
 
 
 def built_in() -> dict[str, Device]:
@@ -99,6 +105,14 @@ def load_file(path: Path) -> dict[str, Device]:
     from refsim.cost import devices as known
 
     return known.load(path)
+
+
+def of_file(mine: Mapping[str, Device], wanted: str) -> Device | None:
+    """The device of that name, spelt as freely as a built-in one's; None where there is none, or more than one."""
+    from refsim.cost.devices import plain
+
+    alike = [name for name in mine if plain(name) == plain(wanted)]
+    return mine.get(wanted) or (mine[alike[0]] if len(alike) == 1 else None)
 
 
 def device_rows(known: Mapping[str, Device]) -> list[list[str]]:
@@ -123,8 +137,13 @@ def show_figure(device: Device, name: str, unit: float) -> str:
     value = getattr(device, name)
     if value is None:
         return "none"
-    star = "*" if device.sources.get(name, "").startswith(UNCONFIRMED) else ""
-    return f"{round(value / unit, 3):,g}{star}" if value / unit < 1000 else f"{value / unit:,.0f}{star}"
+    star = "*" if is_unconfirmed(device, name) else ""
+    return f"{value / unit:.4g}{star}" if value / unit < 999.95 else f"{value / unit:,.0f}{star}"
+
+
+def is_unconfirmed(device: Device, name: str) -> bool:
+    """Whether nobody has confirmed a figure."""
+    return device.sources.get(name, "").startswith(UNCONFIRMED)
 
 
 def sources_of(device: Device) -> list[str]:

@@ -78,6 +78,17 @@ class Shape:
                 raise ValueError(f"lengths are int32, {LONGEST:,} at most; got {n} queries over {T} keys")
 
     @property
+    def scores(self) -> int:
+        """Scores of all heads, each query against each key of its sequence."""
+        return self.heads * sum(n * T for n, T in self.lengths)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in q, k and v."""
+        queries, keys = (sum(each) for each in zip(*self.lengths, strict=True))
+        return (queries * self.heads + 2 * keys * self.kv_heads) * self.head_dim
+
+    @property
     def starts(self) -> tuple[np.ndarray, np.ndarray]:
         """cu_seqlens_q and cu_seqlens_k."""
         queries, keys = zip(*self.lengths, strict=True)
@@ -128,4 +139,6 @@ def parse_mask(causal: bool, window: int | None) -> dict[str, Any]:
     """
     if window is not None and window < 1:
         raise ValueError(f"--window counts the query's own position, so it is at least 1; got {window}")
+    if window is not None and window > LONGEST:
+        raise ValueError(f"--window is at most {LONGEST:,}, as lengths are; got {window}")
     return {"causal": causal} | ({} if window is None else {"window": (window - 1, None)})

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from refsim.cost import Device
     from refsim.machine import Ledger
 
-# Above this many scores in all an execution takes long enough that the closed form, which is equal, answers instead.
-MOST_SCORES_EXECUTED = 50_000_000
+# Above so many scores, or numbers in q, k and v, an execution takes long enough (and memory enough) that the closed
+# form, which is equal, answers instead.
+MOST_EXECUTED = 50_000_000
 NAMES = f"One of {', '.join(ALGORITHMS)}"
 
 
@@ -37,7 +38,9 @@ def traffic(
     window: int | None = typer.Option(None, help="Keys that a query sees, its own position among them."),
     block_size: int = typer.Option(16, help="Tokens a block of the paged cache."),
     splits: int = typer.Option(4, help="Splits of split_kv."),
-    device: str | None = typer.Option(None, help="Its on-chip memory limits tiles; adds a time. See: refsim devices."),
+    device: str | None = typer.Option(
+        None, help="Its on-chip memory limits tiles; adds a time. One of `refsim devices`, or FILE.toml:NAME."
+    ),
     execute: bool | None = typer.Option(
         None, "--execute/--closed-form", help="Run it, or write the ledger down. [default: run it unless it is large]"
     ),
@@ -69,9 +72,11 @@ def traffic(
     )
     names = [parse_algorithm(name) for name in algorithm or ALGORITHMS]
     gpu = None if device is None else find_device(device)
+    if gpu is not None:
+        gpu.matrix_flops_per_s(shape.dtype)  # refuses a type without a figure, before anything runs
     sram_nbytes = DEFAULT_SRAM_NBYTES if gpu is None else gpu.sram_nbytes
     if execute is None:
-        execute = heads * sum(n * T for n, T in shape.lengths) <= MOST_SCORES_EXECUTED
+        execute = max(shape.scores, shape.numbers) <= MOST_EXECUTED
     if execute:
         ledgers = executed(names, shape, seed, sram_nbytes)
     else:
@@ -120,7 +125,8 @@ def show(console: Console, shape: Shape, ledgers: Mapping[str, Ledger], how: str
         rows += time_rows(ledgers, device, shape.dtype)
     print_table(console, ("HBM bytes", *ledgers), rows, "l" + "r" * len(ledgers), sections=sections)
     if device is not None:
-        console.print(f"Times are a plain roofline's, on {device.title}: peaks of its datasheet, perfect overlap.")
+        said = f"Times are a plain roofline's, on {device.title}: every resource at its peak, perfect overlap."
+        console.print(said, highlight=False, markup=False)
 
 
 def time_rows(ledgers: Mapping[str, Ledger], device: Device, dtype: str) -> list[list[str]]:

@@ -61,13 +61,13 @@ def get(name: str) -> Device:
     >>> get("rtx 4090").multiprocessors
     128
     """
-    by_plain = {_plain(known): device for known, device in _built_in().items()}
-    if isinstance(name, str) and _plain(name) in by_plain:
-        return by_plain[_plain(name)]
-    plain = _plain(str(name))
-    close = [key for key, device in by_plain.items() if plain and _alike(plain, key, _plain(device.title))]
+    by_plain = {plain(known): device for known, device in _built_in().items()}
+    if isinstance(name, str) and plain(name) in by_plain:
+        return by_plain[plain(name)]
+    wanted = plain(str(name))
+    close = [key for key, device in by_plain.items() if wanted and _alike(wanted, key, plain(device.title))]
     close = close if len(close) <= 3 else []  # "nvidia" is like all of them
-    close = close or difflib.get_close_matches(plain, by_plain, n=3, cutoff=0.6)
+    close = close or difflib.get_close_matches(wanted, by_plain, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(by_plain[key].name for key in close)}?" if close else "."
     raise UnknownDevice(
         f"no device is named {name!r}{hint} Known: {', '.join(names())}. Load one of your own with "
@@ -158,5 +158,10 @@ def _alike(wanted: str, name: str, title: str) -> bool:
     return name.startswith(wanted) or wanted.startswith(name) or wanted.endswith(name) or title.startswith(wanted)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name without what doesn't matter in it: case, spaces, hyphens.
+
+    >>> plain("RTX-4090") == plain("rtx 4090")
+    True
+    """
     return "".join(c for c in name.lower() if c.isalnum())

@@ -98,6 +98,88 @@ def test_executed_and_written_down_are_printed_alike(
         assert run.splitlines()[1:] == written.splitlines()[1:]
 
 
+def test_a_device_of_a_file_however_it_is_spelt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mine: Path
+) -> None:
+    """The file may be called anything under --file, and lie anywhere; names are as forgiving as built-in ones."""
+    plain = mine.with_name("gpus")
+    plain.write_text(MINE)
+    assert "measured" in printed(capsys, monkeypatch, "devices", " mine", "--file", str(plain))
+    folder = mine.parent / "old.toml.d"
+    folder.mkdir()
+    (folder / "MINE.TOML").write_text(MINE.replace("multiprocessors = 10", "multiprocessors = 11"))
+    assert find_device(f"{folder}/MINE.TOML:mine").multiprocessors == 11
+    with pytest.raises(ValueError, match=r"has the devices Mine, Other; write .*mine\.toml:NAME, got .*mine\.toml:T4"):
+        find_device(f"{mine}:T4")
+    with pytest.raises(ValueError, match=r"or give FILE\.toml:NAME, a device of a file of your own"):
+        find_device("mine.toml.old")
+    assert cli.main(["devices", "T4", "--file", str(plain)]) == 2
+    assert "gpus has no device 'T4'; it has Mine, Other" in capsys.readouterr().err
+
+
+def test_titles_and_sources_are_printed_as_they_stand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.toml"
+    odd = MINE.replace("[devices.Mine]", '[devices.Mine]\ntitle = "a [red]GPU[/blue]"').replace(
+        "measured", "[bold]x[/y]"
+    )
+    path.write_text(odd)
+    for arguments in (("devices", "Mine"), ("devices",)):
+        out = printed(capsys, monkeypatch, *arguments, "--file", str(path))
+        assert "a [red]GPU[/blue]" in out
+        assert "[bold]x[/y]" in out
+    assert "a [red]GPU[/blue]" in printed(capsys, monkeypatch, "traffic", "--lengths", "8", "--device", f"{path}:Mine")
+
+
+def test_small_and_large_figures_keep_their_digits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(MINE.replace("fp16_tflops = 1\n", "fp16_tflops = 0.00012\n").replace("= [100,", "= [1234567,"))
+    row = next(
+        line for line in printed(capsys, monkeypatch, "devices", "--file", str(path)).splitlines() if "Mine" in line
+    )
+    assert row.split()[1:] == ["10", "1,234,567", "1", "32", "0.00012", "1", "1"]
+
+
+def test_the_note_on_stars_stands_where_stars_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mine: Path
+) -> None:
+    assert "* unconfirmed" in printed(capsys, monkeypatch, "devices")
+    own = printed(capsys, monkeypatch, "devices", "--file", str(mine))
+    assert "*" not in own
+    assert f"One device, figure by figure: refsim devices NAME --file {mine}" in own
+
+
+def test_a_type_without_a_figure_is_refused_before_anything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["traffic", "--device", "T4", "--dtype", "e4m3"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "T4 has no figure for matrix products in e4m3" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "how"),
+    [
+        (["--lengths", "1000"], "executed"),
+        (["--lengths", "7000", "--prefill"], "in closed form"),  # 8 x 49 million scores
+        (["--lengths", "1000000"], "in closed form"),  # 8 million scores, but 256 million numbers in k and v
+        (["--lengths", "100", "--heads", "1000", "--queries", "1000"], "in closed form"),  # 64 million numbers in q
+    ],
+)
+def test_what_is_large_in_scores_or_in_inputs_is_written_down(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str], how: str
+) -> None:
+    assert f"Counts: {how}." in printed(capsys, monkeypatch, "traffic", "--algorithm", "flash", *more)
+
+
+def test_a_window_wider_than_any_sequence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["traffic", "--window", "99999999999999999999"]) == 2
+    assert "--window is at most 2,147,483,647" in capsys.readouterr().err
+    assert "executed" in printed(capsys, monkeypatch, "traffic", "--lengths", "8", "--window", "2147483647")
+
+
 @pytest.mark.parametrize("arguments", [("devices", "none"), ("devices", "--file", "/none.toml")])
 def test_what_is_not_there(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert cli.main(arguments) == 2
