@@ -3,28 +3,52 @@
 import ast
 import doctest
 import fnmatch
+import pydoc
 import re
 from pathlib import Path
 
 import pytest
 
+from refsim import cli
+
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = [ROOT / "docs" / f"{name}.md" for name in ("README", "house", "counting", "cost", "conventions")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+every_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.stem)
+@every_page
 def test_its_examples_run(path):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     assert doctest.testfile(str(path), module_relative=False, optionflags=flags).failed == 0
+    programs = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    for program in [text for text in programs if not text.startswith(">>>")]:
+        exec(compile(program, str(path), "exec"), {})
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.stem)
+@every_page
 def test_its_links_and_the_files_it_names_exist(path):
     text = path.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
     assert [link for link in links if not (path.parent / link).exists()] == []
-    named = re.findall(r"`((?:refsim|gpu|notebooks|tests|docs)/[\w./-]+)`", text)
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    named = re.findall(r"`((?:refsim|gpu|notebooks|tests|docs|attention|kvcache|model)/[\w./-]+)`", text)
+    assert [name for name in named if not any((top / name).exists() for top in (ROOT, ROOT / "refsim"))] == []
+
+
+@every_page
+def test_what_it_names_of_the_code_is_there(path):
+    names = re.findall(r"`((?:refsim|gpu)\.[\w.]*\w)", path.read_text())
+    assert [name for name in names if pydoc.locate(name) is None] == []
+
+
+@every_page
+def test_the_commands_it_shows_are_there_with_their_options(path, capsys):
+    shown = re.findall(r"(?:^|`|    |&& )refsim ([a-z]+)((?: [^`#\n]*)?)", path.read_text(), re.MULTILINE)
+    for command, words in shown:
+        assert cli.main([command, "--help"]) == 0, f"refsim {command}"
+        text = capsys.readouterr().out
+        known = set(re.findall(r"--[a-z][\w-]*", text.split("Options:")[1]))
+        assert set(re.findall(r"--[a-z][\w-]*", words)) <= known, f"refsim {command}{words}"
 
 
 def test_every_document_is_in_the_index():
