@@ -11,12 +11,13 @@ import typer
 
 from refsim.cli_replay_tables import print_comparison, print_remarks, print_summary
 from refsim.kvcache import BlockManager
-from refsim.kvcache.contiguous import RESERVATIONS
+from refsim.kvcache.contiguous import FITS, RESERVATIONS
 from refsim.serving import ContiguousMemory, PagedMemory, Replay, Request, Scheduler, Workload, load
 from refsim.serving.capacity import token_hit_rate
 from refsim.serving.measured import Comparison, MeasuredRun, compare, load_run
 from refsim.serving.replay import replay as run_replay
 from refsim.serving.step_time import LLAMA_3_1_8B, Roofline
+from refsim.serving.trace import FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,13 +53,13 @@ def replay(
     mean_prompt: float = typer.Option(500.0, help="Synthetic: mean prompt length (log-normal)."),
     mean_output: float = typer.Option(200.0, help="Synthetic: mean output length (log-normal)."),
     shared_prompt: float = typer.Option(0.5, help="Synthetic: the part of requests that begin with one system prompt."),
-    seed: int = typer.Option(0, help="Synthetic: seed."),
+    seed: int = typer.Option(0, min=0, help="Synthetic: seed."),
     capacity_curve: bool = typer.Option(False, "--capacity-curve", help="Also draw the hit rate by cache size."),
     against: Annotated[
         Path | None, typer.Option(help="Folder of a measured run of this trace, to compare with.")
     ] = None,
     model: str | None = typer.Option(
-        None, "--model", help="Real values, of a few requests: default, random, or a path of weights."
+        None, "--model", help="Real values of a few requests, not times: default, random, or a path of weights."
     ),
     out: Annotated[Path, typer.Option(help="Where the charts go.")] = Path("refsim-replay"),
 ) -> None:
@@ -80,8 +81,13 @@ def replay(
     for name in policies:
         if name not in POLICIES:
             raise ValueError(f"policy {name!r} is unknown; expected one of {', '.join(POLICIES)}")
+    for option, given, known in (("format", format, ("auto", *FORMATS)), ("fit", fit, FITS)):
+        if given not in known:
+            raise ValueError(f"{option} {given!r} is unknown; expected one of {', '.join(known)}")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder for the charts")
     if trace is None:
-        workload = Workload(rate, mean_prompt, mean_output, 1.0, max_len, shared_prompt, min(256, max_len - 2))
+        workload = Workload(rate, mean_prompt, mean_output, 1.0, max_len, shared_prompt, max(0, min(256, max_len - 2)))
         load_of = workload.draw(requests, np.random.default_rng(seed))[:limit]
     else:
         load_of = load(trace, format, limit=limit)
@@ -203,11 +209,15 @@ def _live(
     else:
         decoder = model.load(None if path == "default" else path)
     rng = np.random.default_rng(seed)
-    longest = min(decoder.config.context, blocks * block_size) // 2
+    longest = min(decoder.config.context, blocks * block_size) // 2  # of a prompt, and of an output
+    if longest < 1:
+        raise ValueError(f"{blocks} block(s) of {block_size} token(s) hold no prompt and its output; give more")
     wants = []
     for i, request in enumerate(requests[:MOST_LIVE]):
         prompt = ids_of_trace(request, decoder.config.vocab, rng)[:longest]
-        wants.append(LiveRequest(tuple(prompt.tolist()), min(request.output_len, MOST_LIVE_OUTPUT), 1 + (i % 4 == 0)))
+        wants.append(
+            LiveRequest(tuple(prompt.tolist()), min(request.output_len, longest, MOST_LIVE_OUTPUT), 1 + (i % 4 == 0))
+        )
     result = run_live(decoder, wants, num_blocks=blocks, block_size=block_size, max_tokens=max_tokens)
     wrong = [key for key, ids in result.ids.items() if ids != alone(decoder, wants[key[0]], key[1])]
     console.print(

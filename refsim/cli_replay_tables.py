@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -19,7 +19,7 @@ def print_summary(console: Console, results: dict[str, Replay], count: int) -> N
     """What became of the requests, a column a policy."""
     from rich.table import Table
 
-    table = Table(title=f"{count} requests")
+    table = Table(title=_requests(count))
     table.add_column("")
     for name in results:
         table.add_column(name, justify="right")
@@ -30,13 +30,17 @@ def print_summary(console: Console, results: dict[str, Replay], count: int) -> N
     runs = list(results.values())
     fills = [r.mean_fill() for r in runs]
     row("finished / refused", [f"{len(r.outcomes):,} / {len(r.refused):,}" for r in runs])
-    row("makespan", [f"{r.makespan_s:,.1f} s" for r in runs])
-    row("output tokens a second", [f"{_output(r) / max(r.makespan_s, 1e-9):,.0f}" for r in runs])
-    row("mean requests running", [f"{r.mean_batch:.1f}" for r in runs])
-    row("time to first token, mean", [f"{r.mean_ttft_s:,.3f} s" for r in runs])
-    row("  99th percentile", [f"{_percentile(r):,.3f} s" for r in runs])
-    row("time per output token, mean", [f"{1000 * r.mean_tpot_s:,.2f} ms" for r in runs])
-    row("prefix cache hit rate (tokens)", [f"{100 * r.hit_rate:.2f} %" for r in runs])
+
+    def means(label: str, show: Callable[[Replay], str]) -> None:
+        row(label, [show(r) if r.outcomes else "-" for r in runs])
+
+    means("makespan", lambda r: f"{r.makespan_s:,.1f} s")
+    means("output tokens a second", lambda r: f"{_output(r) / max(r.makespan_s, 1e-9):,.0f}")
+    means("mean requests running", lambda r: f"{r.mean_batch:.1f}")
+    means("time to first token, mean", lambda r: f"{r.mean_ttft_s:,.3f} s")
+    means("  99th percentile", lambda r: f"{_percentile(r):,.3f} s")
+    means("time per output token, mean", lambda r: f"{1000 * r.mean_tpot_s:,.2f} ms")
+    means("prefix cache hit rate (tokens)", lambda r: f"{100 * r.hit_rate:.2f} %")
     row("prefill tokens saved", [f"{sum(o.cached_tokens for o in r.outcomes):,}" for r in runs])
     row("preemptions", [f"{r.preemptions:,}" for r in runs])
     for use, label in (("written", "slots with token states"), ("reserved", "slots reserved, used later")):
@@ -52,11 +56,15 @@ def print_remarks(console: Console, results: dict[str, Replay], requests: Sequen
         if result.refused:
             least = min(r.total_len for r in result.refused)
             count = len(result.refused)
-            console.print(f"{name} refused {count:,} requests that it could never hold, of {least:,} tokens and more")
+            console.print(f"{name} refused {_requests(count)} that it could never hold, of {least:,} tokens and more")
     if len({len(r.refused) for r in results.values()}) > 1:
         console.print("policies that refuse other requests served other work: a larger --max-len makes them comparable")
     if not any(r.hash_ids for r in requests):
         console.print("the trace doesn't say which prompts begin alike, so a prefix cache can hit nothing")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
 
 
 def _output(replay: Replay) -> int:

@@ -33,6 +33,10 @@ class LiveRequest:
     output_len: int
     samples: int = 1
 
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples is {self.samples}; expected at least 1 output")
+
 
 @dataclass(frozen=True)
 class LiveResult:
@@ -93,6 +97,8 @@ def run_live(
     cache = _LiveCache(PagedKV(manager, config.num_layers, config.num_kv_heads, config.head_dim))
     session = decoder.start(attention=attention, cache=cache, **options)
     scheduler = Scheduler(PagedMemory(manager), max_tokens=max_tokens, max_seqs=max_seqs)
+    if (most := max((r.samples for r in requests), default=0)) > config.vocab:
+        raise ValueError(f"{most} samples begin with as many ids, and the model knows {config.vocab}")
     ids = _queue(scheduler, cache, requests, config.context)
     names = {i: (i, 0) for i in range(len(requests))}
     steps = 0

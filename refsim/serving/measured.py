@@ -58,25 +58,56 @@ class MeasuredRun:
 def load_run(folder: Path, requests: Sequence[Request]) -> MeasuredRun:
     """Read `requests.jsonl` and `timeseries.csv` of a run of these requests.
 
-    Raises FileNotFoundError, and TraceError when the lengths are not those of the requests.
+    Raises FileNotFoundError, and TraceError for a file that is malformed and when the lengths aren't the requests'.
     """
-    lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = sorted(
-        (json.loads(line) for line in lines if line.strip()), key=lambda r: int(r["request_id"].split("-")[1])
-    )
-    lengths = [(r["input_toks"], r["output_toks"]) for r in rows]
+    rows = sorted(_rows(folder / "requests.jsonl"))
+    lengths = [(int(tokens_in), int(tokens_out)) for _, tokens_in, tokens_out, *_ in rows]
     if lengths != [(r.prompt_len, r.output_len) for r in requests]:
         raise TraceError(f"{folder.name} is not a run of these {len(requests)} requests: their lengths differ")
     arrival = np.array([r.arrival_s for r in requests])
-    origin = min(row["queued_ts"] - a for row, a in zip(rows, arrival, strict=True))
-    scheduled, first, last = (
-        np.array([row[name] for row in rows]) - origin for name in ("scheduled_ts", "first_token_ts", "last_token_ts")
-    )
-    with (folder / "timeseries.csv").open(encoding="utf-8", newline="") as file:
-        ticks = [[float(row[c]) for c in ("t", "running", "waiting", "kv_cache_pct")] for row in csv.DictReader(file)]
-    tick, running, waiting, percent = np.array(ticks).T
+    _, _, _, queued, scheduled, first, last = np.array(rows).T
+    origin = (queued - arrival).min()
+    tick, running, waiting, percent = np.array(_ticks(folder / "timeseries.csv")).T
     output = np.array([r.output_len for r in requests], dtype=np.float64)
-    return MeasuredRun(arrival, scheduled, first, last, output, tick, running, waiting, percent / 100)
+    return MeasuredRun(
+        arrival, scheduled - origin, first - origin, last - origin, output, tick, running, waiting, percent / 100
+    )
+
+
+def _rows(path: Path) -> list[list[float]]:
+    """A request's number, tokens in and out, and when it was queued, scheduled, and gave its first and last token."""
+    names = ("input_toks", "output_toks", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+    rows = []
+    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if text.strip():
+            try:
+                row = json.loads(text)
+                rows.append([float(row["request_id"].split("-")[1]), *(float(row[name]) for name in names)])
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+                raise TraceError(
+                    f"{path}, line {line}: {type(error).__name__} {error}; expected an object with "
+                    f"request_id (such as bench-0), {', '.join(names)}"
+                ) from error
+    return rows
+
+
+def _ticks(path: Path) -> list[list[float]]:
+    """The engine's state, a row a second."""
+    names = ("t", "running", "waiting", "kv_cache_pct")
+    ticks = []
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            try:
+                ticks.append([float(row[name]) for name in names])
+            except (KeyError, TypeError, ValueError) as error:
+                raise TraceError(
+                    f"{path}, line {reader.line_num}: {type(error).__name__} {error}; expected numbers in the columns "
+                    f"{', '.join(names)}"
+                ) from error
+    if not ticks:
+        raise TraceError(f"{path} has no rows; expected the columns {', '.join(names)}, a row a second")
+    return ticks
 
 
 @dataclass(frozen=True)
@@ -99,7 +130,12 @@ class Comparison:
 
 
 def compare(replay: Replay, run: MeasuredRun) -> Comparison:
-    """Hold a replay against the run."""
+    """Hold a replay against the run. Raises ValueError when the replay refused some of its requests."""
+    if len(replay.outcomes) != run.arrival_s.size:
+        raise ValueError(
+            f"the replay served {len(replay.outcomes)} of the run's {run.arrival_s.size} requests and refused the "
+            "others as too long; to be compared it needs more blocks, or a larger max_len"
+        )
     outcomes = sorted(replay.outcomes, key=lambda o: o.request.index)
     fill = replay.series.at("used", run.tick_s)
     return Comparison(

@@ -34,6 +34,8 @@ class Series:
 
     def at(self, name: str, times_s: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
         """A quantity at given times: that of the step which runs then, or 0 between steps."""
+        if not self.time_s.size:
+            return np.zeros(np.shape(times_s))
         index = np.minimum(np.searchsorted(self.time_s, times_s, side="left"), self.time_s.size - 1)
         runs = (self.start_s[index] < times_s) & (times_s <= self.time_s[index])
         return np.where(runs, getattr(self, name)[index], 0.0)
@@ -96,6 +98,7 @@ def replay(
     """Run requests (in order of arrival) to their end.
 
     The scheduler and its cache are used up. `progress` is called with the number of requests finished or refused.
+    Raises ValueError when a request waits for room that others than these requests hold: it would wait for ever.
     """
     arrivals = deque(requests)
     outcomes: list[Outcome] = []
@@ -111,8 +114,14 @@ def replay(
             request = arrivals.popleft()
             if not scheduler.add(request):
                 refused.append(request)
+        preemptions = scheduler.preemptions
         step = scheduler.schedule(now)
         if not step.scheduled:
+            if not scheduler.running and scheduler.preemptions == preemptions and scheduler.waiting:
+                raise ValueError(
+                    f"request {scheduler.waiting[0].request.index} waits for ever: nobody runs, and what is pinned or "
+                    "held by sequences outside the replay leaves it no room. Free that, or give the cache more blocks"
+                )
             continue
         order.extend(state.request.index for state in step.admitted if not state.preemptions)
         start, now = now, now + step_time.seconds(step)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.kvcache.whole import whole
+
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
@@ -32,6 +34,8 @@ class Request:
     hashed_len: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("prompt_len", "output_len", "hash_block", "hashed_len"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         if self.arrival_s < 0 or not np.isfinite(self.arrival_s):
             raise ValueError(f"arrival is {self.arrival_s} s; expected 0 or later")
         if self.prompt_len < 1 or self.output_len < 1:
@@ -40,6 +44,11 @@ class Request:
             raise ValueError(
                 f"{len(self.hash_ids)} hashes of {self.hash_block} tokens don't name {self.hashed_len} of "
                 f"{self.total_len} tokens"
+            )
+        if self.hash_ids and not 0 <= min(self.hash_ids) <= max(self.hash_ids) < _PRIVATE // max(self.hash_block, 1):
+            raise ValueError(
+                f"hash_ids go from {min(self.hash_ids)} to {max(self.hash_ids)}; expected 0 to "
+                f"{_PRIVATE // max(self.hash_block, 1) - 1} in blocks of {self.hash_block}. Number the blocks from 0"
             )
 
     @property

@@ -18,8 +18,8 @@ class Workload:
     """Poisson arrivals of `rate` requests a second; log-normal lengths of given means, of the same `spread`.
 
     `spread` is the standard deviation of the logarithm: 1 has a long tail as chat logs have. Lengths are at least 1
-    and, together, at most `max_len`. A `shared_prompt` fraction of the requests begins with one common prompt of
-    `shared_len` tokens (a system prompt).
+    and, together, at most `max_len`. A `rate` of inf has all arrive at once. A `shared_prompt` fraction of the requests
+    begins with one common prompt of `shared_len` tokens (a system prompt).
 
     >>> requests = Workload(rate=2.0, mean_prompt=161.31, mean_output=337.99).draw(1000, np.random.default_rng(0))
     >>> round(sum(r.prompt_len for r in requests) / 1000), round(sum(r.output_len for r in requests) / 1000)
@@ -35,8 +35,11 @@ class Workload:
     shared_len: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.rate, self.mean_prompt, self.mean_output) <= 0 or self.spread < 0 or self.max_len < 2:
-            raise ValueError(f"{self}: rate and means must be above 0, spread 0 or more, max_len 2 or more")
+        drawn = (self.mean_prompt, self.mean_output, self.spread)
+        if not (self.rate > 0 and np.isfinite(drawn).all() and min(drawn[:2]) > 0 <= self.spread and self.max_len > 1):
+            raise ValueError(
+                f"{self}: rate must be above 0, means finite and above 0, spread finite and from 0, max_len 2 or more"
+            )
         if not 0 <= self.shared_prompt <= 1 or not 0 <= self.shared_len < self.max_len - 1:
             raise ValueError(f"{self}: shared_prompt is a fraction, shared_len 0 to max_len - 2")
 
@@ -59,4 +62,4 @@ class Workload:
 
     def _lengths(self, mean: float, count: int, rng: np.random.Generator) -> Int64[np.ndarray, "count"]:
         drawn = rng.lognormal(np.log(mean) - self.spread**2 / 2, self.spread, count)
-        return np.maximum(np.rint(drawn), 1).astype(np.int64)
+        return np.clip(np.rint(drawn), 1, self.max_len).astype(np.int64)

@@ -2,7 +2,7 @@
 
 | format | columns |
 |---|---|
-| `azure` | CSV `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure LLM inference trace 2023 (Splitwise) |
+| `azure` | CSV `TIMESTAMP,ContextTokens,GeneratedTokens`, times in UTC: Azure LLM inference traces (2023: Splitwise) |
 | `mooncake` | JSON lines `timestamp` (ms), `input_length`, `output_length`, `hash_ids` of 512: Mooncake, FAST 2025 |
 | `measured` | JSON lines `arrival_s`, `input_length`, `output_length`, `hash_ids` of 16: a measured vLLM run |
 | `burst` | CSV `Timestamp` (s), `Request tokens`, `Response tokens` among others: BurstGPT, KDD 2025 |
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -66,11 +66,9 @@ def load(path: str | Path, format: str = "auto", *, limit: int | None = None) ->
 
 def detect(path: Path) -> str:
     """The format of a trace by its first line."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            first = file.readline().strip()
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path.name} is not text in UTF-8; expected CSV or JSON lines") from error
+    first = next(_lines(path), "").strip()
+    if not first:
+        raise TraceError(f"{path.name} is empty, or begins with an empty line; expected CSV or JSON lines")
     if first.startswith("{"):
         return "measured" if '"arrival_s"' in first else "mooncake"
     if first.startswith("TIMESTAMP,"):
@@ -80,33 +78,46 @@ def detect(path: Path) -> str:
     raise TraceError(f"{path.name} starts with {first[:60]!r}, like no known format; give one of {', '.join(FORMATS)}")
 
 
+def _lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets put a byte order mark first
+        try:
+            yield from file
+        except UnicodeDecodeError as error:
+            raise TraceError(f"{path.name} is not text in UTF-8; expected CSV or JSON lines") from error
+
+
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
+    reader = csv.DictReader(_lines(path))
+    try:
         for row in reader:
             yield reader.line_num, row
+    except csv.Error as error:
+        raise TraceError(f"{path.name}, line {reader.line_num}: not CSV ({error})") from error
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    with path.open(encoding="utf-8") as file:
-        for line, text in enumerate(file, 1):
-            if text.strip():
-                try:
-                    row = json.loads(text)
-                except json.JSONDecodeError as error:
-                    raise TraceError(f"{path.name}, line {line}: not JSON ({error.msg})") from error
-                if not isinstance(row, dict):
-                    raise TraceError(f"{path.name}, line {line}: expected an object, got {text.strip()[:40]!r}")
-                yield line, row
+    for line, text in enumerate(_lines(path), 1):
+        if text.strip():
+            try:
+                row = json.loads(text)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise TraceError(f"{path.name}, line {line}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise TraceError(f"{path.name}, line {line}: expected an object, got {text.strip()[:40]!r}")
+            yield line, row
 
 
 _Parsed = tuple[float, int, int, "dict[str, object]"]
 
 
 def _azure(row: Mapping[str, object]) -> _Parsed:
-    whole, _, fraction = str(row["TIMESTAMP"]).partition(".")  # seven digits: more than datetime takes
+    # Seven digits, more than datetime takes; and the later trace writes the offset, which is 0.
+    second, _, fraction = str(row["TIMESTAMP"]).removesuffix("+00:00").partition(".")
     try:
-        moment = datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
+        # In UTC whatever the reader's clock says: where that is put back, an hour would be counted twice.
+        moment = datetime.fromisoformat(second).replace(tzinfo=UTC).timestamp() + int(fraction or 0) / 10 ** len(
+            fraction
+        )
     except ValueError:
         raise ValueError(f"TIMESTAMP is {row['TIMESTAMP']!r}; expected one like 2023-11-16 18:15:46.68") from None
     return moment, _count(row, "ContextTokens"), _count(row, "GeneratedTokens"), {}

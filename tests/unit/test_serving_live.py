@@ -79,6 +79,10 @@ def test_what_cannot_be_held_is_refused(decoder) -> None:
         run_live(decoder, [LiveRequest((1,) * 30, 5)], num_blocks=4, block_size=4)
     with pytest.raises(ValueError, match="longer than the model's context"):
         run_live(decoder, [LiveRequest((1,) * 510, 9)], num_blocks=400, block_size=4)
+    with pytest.raises(ValueError, match="300 samples begin with as many ids"):
+        run_live(decoder, [LiveRequest((1,), 2, samples=300)], num_blocks=400, block_size=4)
+    with pytest.raises(ValueError, match="samples is 0"):
+        LiveRequest((1,), 2, samples=0)
 
 
 def test_trace_ids_are_equal_where_hashes_are() -> None:

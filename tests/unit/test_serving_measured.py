@@ -1,6 +1,7 @@
 """A measured vLLM run replayed, Mooncake's hit rates, what sharing saves, and the step times behind them."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -64,6 +65,49 @@ def test_a_run_of_other_requests_is_refused(shared_data) -> None:
     requests = load(shared_data / "vllm_measured/sharegpt300_llama31_blk16.jsonl", limit=299)
     with pytest.raises(TraceError, match="not a run of these 299"):
         load_run(shared_data / "vllm_measured/rtx4090_llama31_8b", requests)
+
+
+ROW = {"request_id": "bench-0", "input_toks": 3, "output_toks": 2}
+ROW |= {"queued_ts": 5.0, "scheduled_ts": 5.0, "first_token_ts": 6.0, "last_token_ts": 7.0}
+TICKS = "t,running,waiting,kv_cache_pct\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "ticks", "message"),
+    [
+        ("oops", TICKS + "1,1,0,50", r"requests\.jsonl, line 1: JSONDecodeError"),
+        ("[1]", TICKS + "1,1,0,50", r"requests\.jsonl, line 1: TypeError"),
+        (json.dumps(ROW | {"request_id": "bench"}), TICKS + "1,1,0,50", r"line 1: IndexError.*such as bench-0"),
+        (json.dumps(ROW | {"request_id": 7}), TICKS + "1,1,0,50", r"line 1: AttributeError"),
+        (json.dumps({k: v for k, v in ROW.items() if k != "queued_ts"}), TICKS + "1,1,0,50", "KeyError 'queued_ts'"),
+        (json.dumps(ROW), "", r"timeseries\.csv has no rows; expected the columns t, running"),
+        (json.dumps(ROW), TICKS, "has no rows"),
+        (json.dumps(ROW), TICKS + "1,1,0,50\n2,1,x,50", r"timeseries\.csv, line 3: ValueError"),
+        (json.dumps(ROW), "t,running\n1,1", r"timeseries\.csv, line 2: KeyError 'waiting'"),
+        (json.dumps(ROW), TICKS + "1,1", r"timeseries\.csv, line 2: TypeError"),
+    ],
+)
+def test_a_malformed_run_is_refused_by_its_line(tmp_path, row, ticks, message) -> None:
+    (tmp_path / "requests.jsonl").write_text(row + "\n")
+    (tmp_path / "timeseries.csv").write_text(ticks)
+    with pytest.raises(TraceError, match=message):
+        load_run(tmp_path, [Request(0, 0.5, 3, 2)])
+
+
+def test_a_run_of_one_request(tmp_path) -> None:
+    (tmp_path / "requests.jsonl").write_text(json.dumps(ROW) + "\n\n")
+    (tmp_path / "timeseries.csv").write_text(TICKS + "1,1,0,50\n")
+    run = load_run(tmp_path, [Request(0, 0.5, 3, 2)])
+    assert (run.mean_ttft_s, run.makespan_s, run.mean_tpot_s, run.fill.tolist()) == (1.0, 2.5, 1.0, [0.5])
+
+
+def test_a_replay_that_refused_requests_is_not_compared(measured, shared_data) -> None:
+    _, run, _ = measured
+    requests = load(shared_data / "vllm_measured/sharegpt300_llama31_blk16.jsonl")
+    step_time = Roofline(LLAMA_3_1_8B, 1008e9, 165e12)
+    result = replay(requests, Scheduler(PagedMemory(BlockManager(20, 16))), step_time)
+    with pytest.raises(ValueError, match=r"served \d+ of the run's 300 requests.*more blocks"):
+        compare(result, run)
 
 
 def test_mooncake_hit_rates(shared_data) -> None:

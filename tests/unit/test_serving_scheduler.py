@@ -1,5 +1,6 @@
 """The scheduler's decisions, step by step, in cases small enough to work out by hand."""
 
+import numpy as np
 import pytest
 
 from refsim.kvcache import BlockManager
@@ -148,6 +149,26 @@ def test_times_are_those_of_the_steps() -> None:
     assert result.makespan_s == 10.25
     assert (result.mean_ttft_s, result.mean_tpot_s) == (1.0, 1.0)
     assert result.mean_batch == 1.0
+
+
+def test_a_request_that_would_wait_for_ever_is_named() -> None:
+    s = scheduler(6, 2, prefix_cache=True)
+    m = s.memory.manager
+    m.allocate("system", range(6))
+    m.commit("system")
+    pinned = m.pin(range(6))
+    m.free("system")
+    with pytest.raises(ValueError, match=r"request 4 waits for ever.*pinned"):
+        replay([Request(3, 0.0, 2, 2), Request(4, 0.0, 9, 2)], s, Tick())
+    m.unpin(pinned)
+    assert len(replay([], s, Tick()).outcomes) == 1  # what waited is served now
+
+
+def test_nothing_to_replay() -> None:
+    result = replay([], scheduler(4), Tick())
+    assert (result.makespan_s, result.mean_ttft_s, result.hit_rate, result.mean_batch) == (0, 0, 0, 0)
+    assert result.series.at("used", np.array([0.0, 1.0])).tolist() == [0, 0]
+    assert set(result.mean_fill().values()) == {0.0}
 
 
 def test_series_are_zero_between_steps() -> None:

@@ -1,6 +1,7 @@
 """Traces: each format read by hand-made rows, every senseless row refused by its line, real files counted."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +88,55 @@ def test_private_ids_of_two_requests_never_meet() -> None:
         ("m.jsonl", mooncake(timestamp=9) + "\n" + mooncake(timestamp=8), r"line 2: arrives before"),
         ("m.jsonl", measured(hash_ids=[0]), r"line 1: 1 hash_ids for 20 \+ 14"),
         ("x.txt", "hello", "like no known format"),
-        ("x.txt", "", "like no known format"),
+        ("x.txt", "", r"x\.txt is empty"),
+        ("a.csv", "\n" + AZURE, r"begins with an empty line"),
+        ("a.csv", AZURE + '"' + "x" * 200_000, r"a\.csv, line 3: not CSV \(field larger"),
+        ("a.csv", AZURE + "2023-11-16 18:15:51.5e3,3,4\n", r"line 4: TIMESTAMP is '2023-11-16 18:15:51.5e3'"),
+        ("m.jsonl", '{"timestamp": ' + "[" * 100_000, r"m\.jsonl, line 1: not JSON \(maximum recursion"),
+        # Beyond 64 bits, and among the ids of tokens that no hash names.
+        ("m.jsonl", mooncake(hash_ids=[0, 2**63]), r"line 1: hash_ids go from 0 to 9223372036854775808"),
+        ("m.jsonl", mooncake(hash_ids=[0, 2**31]), r"expected 0 to 2147483647 in blocks of 512"),
     ],
 )
 def test_senseless_rows_are_refused_by_their_line(tmp_path, name, text, message) -> None:
     with pytest.raises(TraceError, match=message):
         load(write(tmp_path, name, text))
+
+
+def test_a_file_that_is_text_only_at_first_is_refused_by_name(tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes((AZURE + "2023-11-16 18:15:51.0,3,4\n" * 3000).encode() + b"\xff\xff\n")
+    with pytest.raises(TraceError, match=r"a\.csv is not text"):
+        load(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("change", [lambda t: "\ufeff" + t, lambda t: t.replace("\n", "\r\n")])
+def test_files_as_other_systems_write_them(tmp_path, change) -> None:
+    want = load(write(tmp_path, "a.csv", AZURE))
+    (tmp_path / "b.csv").write_bytes(change(AZURE).encode())
+    assert load(tmp_path / "b.csv") == want
+    (tmp_path / "b.jsonl").write_bytes(change(mooncake() + "\n" + mooncake() + "\n").encode())
+    assert len(load(tmp_path / "b.jsonl")) == 2
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the clock's zone can't be set here")
+@pytest.mark.parametrize("day", ["2023-03-12", "2023-11-05"])
+def test_times_are_those_of_the_trace_wherever_it_is_read(tmp_path, monkeypatch, day) -> None:
+    # On these days New York's clocks are put on and back at 2 o'clock.
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        rows = "".join(f"{day} {clock},3,4\n" for clock in ("01:59:59.0", "02:30:00.5", "03:00:00.25"))
+        requests = load(write(tmp_path, "a.csv", AZURE.splitlines()[0] + "\n" + rows))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [r.arrival_s for r in requests] == [0.0, 1801.5, 3601.25]
+
+
+def test_azure_s_later_trace_names_the_offset(tmp_path) -> None:
+    rows = "2024-05-10 00:00:00.009930+00:00,3,4\n2024-05-10 00:00:01+00:00,3,4\n"
+    _, b = load(write(tmp_path, "a.csv", AZURE.splitlines()[0] + "\n" + rows))
+    assert b.arrival_s == pytest.approx(0.99007, abs=1e-6)
 
 
 def test_a_file_that_is_no_text_is_refused_by_name(tmp_path) -> None:
@@ -108,6 +152,16 @@ def test_an_unknown_format_is_refused(tmp_path) -> None:
 
 def test_only_the_first_requests(tmp_path) -> None:
     assert len(load(write(tmp_path, "a.csv", AZURE), limit=1)) == 1
+
+
+@pytest.mark.parametrize("lengths", [(2.5, 1), (1, "3")])
+def test_lengths_are_whole_numbers(lengths) -> None:
+    with pytest.raises(ValueError, match=r"_len is .*expected a whole number"):
+        Request(0, 0.0, *lengths)
+
+
+def test_lengths_of_a_narrow_type_add_up() -> None:
+    assert Request(0, 0.0, np.int8(100), np.int8(100)).total_len == 200
 
 
 def test_hashes_must_name_what_they_claim() -> None:
@@ -153,11 +207,27 @@ def test_synthetic_requests_stay_within_the_maximum_and_share_their_prompt() -> 
 
 
 @pytest.mark.parametrize(
-    "bad", [{"rate": 0}, {"mean_prompt": -1}, {"shared_prompt": 2}, {"max_len": 1}, {"spread": -1}]
+    "bad",
+    [
+        {"rate": 0},
+        {"rate": float("nan")},
+        {"mean_prompt": -1},
+        {"mean_prompt": float("inf")},
+        {"mean_output": float("nan")},
+        {"shared_prompt": 2},
+        {"max_len": 1},
+        {"spread": -1},
+        {"spread": float("inf")},
+    ],
 )
 def test_a_workload_that_makes_no_sense_is_refused(bad) -> None:
     with pytest.raises(ValueError, match=r"must be|is a fraction"):
         Workload(**bad)
+
+
+def test_lengths_beyond_every_integer_are_cut_to_the_maximum() -> None:
+    requests = Workload(rate=float("inf"), mean_prompt=1e300, max_len=50).draw(5, np.random.default_rng(0))
+    assert [(r.arrival_s, r.prompt_len, r.output_len) for r in requests] == [(0.0, 49, 1)] * 5
 
 
 def test_a_folder_is_no_trace(tmp_path):
