@@ -46,8 +46,8 @@ class Call:
     """Tensors of one call, viewed with the grid's axes in front: (G, programs per KV head, tokens, rho, ...)."""
 
     def __init__(self, plan: Plan, machine: Machine, keys: Keys, q: np.ndarray, *, cu_seqlens_q: Any = None) -> None:
-        self.plan, self.machine, self.keys = plan, machine, keys
-        self.before = machine.ledger()
+        self.plan, self.keys = plan, keys
+        self.machine = machine = machine.apart()
         acc = plan.precision.accumulate
         self._out = np.full((plan.tokens, plan.H, plan.Dv), np.nan, plan.precision.storage)
         self._lse = np.full((plan.H, plan.tokens), np.nan, acc)
@@ -131,7 +131,7 @@ class Call:
 
     def result(self) -> Result:
         """The answer and what this call added to the machine's ledger."""
-        return Result(self._out, self._lse, self.machine.ledger() - self.before)
+        return Result(self._out, self._lse, self.machine.ledger())
 
 
 class ContiguousKeys:

@@ -38,7 +38,7 @@ def contiguous_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and lay them out on the machine."""
-    machine = _machine(machine)
+    machine = check_machine(machine)
     plan, ints = contiguous_plan(
         q, k, v, tile, machine.sram_nbytes, precision, cu_seqlens_q, cu_seqlens_k, packed, variant
     )
@@ -102,7 +102,7 @@ def paged_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (tokens, H, D), caches (num_blocks, block_size, G, D), tables and lengths, and lay them out."""
-    machine = _machine(machine)
+    machine = check_machine(machine)
     k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
     plan, ints = paged_plan(
         q,
@@ -204,7 +204,8 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
             )
 
 
-def _machine(machine: Any) -> Machine:
+def check_machine(machine: Any) -> Machine:
+    """The machine, or a new one for None. Raises TypeError for anything else."""
     if machine is not None and not isinstance(machine, Machine):
         raise TypeError(f"machine must be a refsim.Machine, such as Machine(sram_nbytes=65536), got {machine!r}")
     return machine or Machine()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim.attention.call import Result
+from refsim.attention.inputs import check_machine
 from refsim.machine import Machine, Step, Watch, algorithm
 from refsim.numerics import carrier, dtype_of
 from refsim.softmax import check_lse
@@ -43,8 +44,7 @@ def merge(
     check_merge(out_a, lse_a, out_b, lse_b)
     check_lse(lse_a)
     check_lse(lse_b)
-    machine = machine or Machine()
-    before = machine.ledger()
+    machine = check_machine(machine).apart()
     n, H, Dv = out_a.shape
     acc = carrier(out_a.dtype)
     out, lse = np.full(out_a.shape, np.nan, out_a.dtype), np.full((H, n), np.nan, lse_a.dtype)
@@ -72,7 +72,7 @@ def merge(
                 prog.store(total, to_out, at)
                 prog.store(merged, to_lse, at)
                 yield watch.step("merge", machine, "merge", {"first_token": start}, out=total, lse=merged)
-    return Result(out, lse, machine.ledger() - before)
+    return Result(out, lse, machine.ledger())
 
 
 def check_merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> None:

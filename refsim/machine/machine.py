@@ -52,6 +52,23 @@ class Machine:
         self._in_flight: list[Programs] = []
         self._counting = Lock()  # programs may run on several threads of this process
         self._running: str | None = None
+        self._counts_for: tuple[Machine, ...] = (self,)
+
+    def apart(self) -> Machine:
+        """A ledger of its own for one call: what is counted there counts here, too.
+
+        So calls may run side by side on one machine, in threads or as walks, and each knows what it cost.
+
+        >>> machine = Machine()
+        >>> call = machine.apart()
+        >>> with call.kernel("nothing"):
+        ...     pass
+        >>> call.ledger().launches, machine.ledger().launches, machine.apart().ledger().launches
+        (1, 1, 0)
+        """
+        call = Machine(sram_nbytes=self.sram_nbytes)
+        call._counts_for = (call, *self._counts_for)
+        return call
 
     def hbm(self, name: str, data: Any, *, writable: bool = False) -> HBMArray:
         """Put `data` in HBM under `name`. Nothing is copied; unless writable, kernels may only read it."""
@@ -88,11 +105,18 @@ class Machine:
 
     @contextmanager
     def kernel(self, name: str) -> Iterator[Kernel]:
-        """Launch a kernel. Its programs run inside the `with` block."""
-        if self._running is not None:
-            raise RuntimeError(f"kernel {name!r} can't start inside kernel {self._running!r}")
-        self._running = name
-        self._finished[name].launches += 1
+        """Launch a kernel. Its programs run inside the `with` block, and no other kernel does."""
+        with self._counting:
+            for machine in self._counts_for:
+                if machine._running is not None:
+                    raise RuntimeError(
+                        f"kernel {name!r} can't start inside kernel {machine._running!r}; "
+                        "what runs beside it, as another thread does, needs a machine.apart()"
+                    )
+            self._running = name
+        for machine in self._counts_for:
+            with machine._counting:
+                machine._finished[name].launches += 1
         try:
             yield Kernel(self, name)
         finally:
@@ -109,13 +133,15 @@ class Kernel:
     def programs(self, *grid: int) -> Iterator[Programs]:
         """Run prod(grid) programs (thread blocks) side by side; what they hold on chip is gone afterwards."""
         grid = whole_numbers("a grid", grid)
-        machine = self.machine
-        batch = Programs(self.name, grid, machine.sram_nbytes)
-        machine._in_flight.append(batch)
+        batch = Programs(self.name, grid, self.machine.sram_nbytes)
+        for machine in self.machine._counts_for:
+            with machine._counting:
+                machine._in_flight.append(batch)
         try:
             yield batch
         finally:
             batch.end()
-            with machine._counting:
-                machine._in_flight.remove(batch)
-                machine._finished[self.name].add(batch.tally)
+            for machine in self.machine._counts_for:
+                with machine._counting:
+                    machine._in_flight.remove(batch)
+                    machine._finished[self.name].add(batch.tally)

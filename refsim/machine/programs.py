@@ -41,7 +41,7 @@ class Tally:
         for f in fields(Tally):
             mine, theirs = getattr(self, f.name), getattr(other, f.name)
             if isinstance(mine, Counter):
-                mine.update(theirs)
+                mine.update(dict(theirs))  # a copy: a program on another thread may be counting
             else:
                 both = max(mine, theirs) if f.name == "sram_peak_nbytes" else mine + theirs
                 setattr(self, f.name, both)

@@ -44,10 +44,11 @@ class Step:
 class Watch:
     """Makes the steps of one run. A silent watch makes none and costs next to nothing."""
 
-    def __init__(self, *, silent: bool, before: Ledger | None = None) -> None:
+    def __init__(self, *, silent: bool, machine: Any = None) -> None:
         self.silent = silent
         self._state: dict[str, np.ndarray] = {}
-        self._ledger = Ledger() if before is None else before
+        # What a given machine did before the first step is no part of it; one that the run makes begins at nothing.
+        self._ledgers = {machine: machine.ledger()} if isinstance(machine, Machine) else {}
 
     def step(self, name: str, machine: Machine, kernel: str, index: dict[str, int], **state: Any) -> Step | None:
         """Record a step. `state` holds tiles, arrays or numbers; their values are copied."""
@@ -61,11 +62,11 @@ class Watch:
             index=MappingProxyType({key: int(at) for key, at in index.items()}),
             before=MappingProxyType({key: self._state[key] for key in now if key in self._state}),
             after=MappingProxyType(now),
-            delta=ledger - self._ledger,
+            delta=ledger - self._ledgers.get(machine, Ledger()),
             line=f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}",
         )
         self._state |= now
-        self._ledger = ledger
+        self._ledgers[machine] = ledger
         return step
 
 
@@ -75,7 +76,7 @@ class Walk(Generic[R]):
     def __init__(self, generator: Generator[Step | None, None, R]) -> None:
         self._generator = generator
         self._result: R | None = None
-        self._ended = False
+        self._ended = self._failed = False
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -85,14 +86,19 @@ class Walk(Generic[R]):
             while (step := next(self._generator)) is None:
                 pass
         except StopIteration as end:
-            if not self._ended:
+            if not self._ended and not self._failed:
                 self._result, self._ended = end.value, True
             raise StopIteration from None
+        except BaseException:
+            self._failed = True
+            raise
         return step
 
     @property
     def result(self) -> R:
-        """What the algorithm returns. Raises RuntimeError before its last step."""
+        """What the algorithm returns. Raises RuntimeError before its last step, and after an error."""
+        if self._failed:
+            raise RuntimeError("the walk ended with an error and has no result")
         if not self._ended:
             raise RuntimeError("the walk has not ended yet: take its remaining steps first")
         return self._result  # type: ignore[return-value]
@@ -117,10 +123,8 @@ class Algorithm(Generic[P, R]):
         """The same run, a step at a time."""
 
         def run() -> Generator[Step | None, None, R]:
-            # What a given machine did before the first step is no part of it.
-            machine = kwargs.get("machine")
-            before = machine.ledger() if isinstance(machine, Machine) else None
-            return (yield from self.generator(Watch(silent=False, before=before), *args, **kwargs))
+            watch = Watch(silent=False, machine=kwargs.get("machine"))
+            return (yield from self.generator(watch, *args, **kwargs))
 
         return Walk(run())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from threading import Barrier
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from refsim import attention, oracle
-from refsim.machine import Machine
+from refsim.machine import Ledger, Machine
 from refsim.numerics import DTYPES, Precision, round_to, unit_roundoff
 from tests.attention_cases import ALGORITHMS, Problem, run
 
@@ -275,6 +277,44 @@ def test_a_shared_machine_adds_up_and_each_result_has_its_own_part() -> None:
     first, second = attention.flash(x, x, x, machine=machine), attention.flash(x, x, x, machine=machine)
     assert first.ledger == second.ledger
     assert machine.ledger() == first.ledger + second.ledger
+
+
+def test_a_call_knows_its_own_peak_on_a_machine_that_held_more_before() -> None:
+    x = np.random.default_rng(10).standard_normal((64, 1, 4), dtype=np.float32)
+    for run_one in (attention.flash, attention.split_kv, attention.standard):
+        machine = Machine()
+        run_one(x, x, x, machine=machine)
+        assert run_one(x[:3], x[:3], x[:3], machine=machine).ledger == run_one(x[:3], x[:3], x[:3]).ledger
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_may_call_side_by_side(shared: bool) -> None:
+    """On one machine or on two, each call has its own answer and ledger, and the machine has all of them."""
+    rng = np.random.default_rng(12)
+    inputs = [rng.standard_normal((3, 40, 2, 8), dtype=np.float32) for _ in range(2)]
+    alone = [attention.standard(*qkv, tile=(8, 16)) for qkv in inputs]
+    machines = [Machine()] * 2 if shared else [Machine(), Machine()]
+    meet = Barrier(2, timeout=20)
+
+    def calls(i: int) -> list[attention.Result]:
+        meet.wait()
+        return [attention.standard(*inputs[i], tile=(8, 16), machine=machines[i]) for _ in range(40)]
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(calls, range(2)))
+    for wanted, results in zip(alone, answers, strict=True):
+        for result in results:
+            np.testing.assert_array_equal(result.out, wanted.out)
+            assert result.ledger == wanted.ledger
+    total = sum((result.ledger for result in (*answers[0], *answers[1])), Ledger())
+    assert (machines[0].ledger() if shared else machines[0].ledger() + machines[1].ledger()) == total
+
+
+def test_no_call_starts_inside_a_kernel_of_the_user() -> None:
+    x = np.ones((1, 1, 4), np.float32)
+    machine = Machine()
+    with machine.kernel("mine"), pytest.raises(RuntimeError, match="'flash' can't start inside kernel 'mine'; what ru"):
+        attention.flash(x, x, x, machine=machine)
 
 
 def test_standard_reads_s_twice_where_a_row_does_not_fit_on_chip() -> None:

@@ -62,6 +62,17 @@ def test_state_is_copied_and_before_is_what_the_last_step_left():
     assert first.after["i"] == 0
 
 
+def test_walks_may_take_turns_on_one_machine():
+    x = np.random.default_rng(1).standard_normal((20, 2, 4), dtype=np.float32)
+    alone = list(attention.flash.steps(x, x, x, tile=(8, 8)))
+    machine = Machine()
+    walks = [attention.flash.steps(x, x, x, tile=(8, 8), machine=machine) for _ in range(2)]
+    for wanted, *steps in zip(alone, *walks, strict=True):
+        assert [step.delta for step in steps] == [wanted.delta] * 2
+    assert not list(walks[0]) + list(walks[1])
+    assert machine.ledger() == walks[0].result.ledger + walks[1].result.ledger
+
+
 @algorithm
 def running_sum(watch, numbers):
     machine = Machine()
@@ -110,7 +121,8 @@ def test_an_error_on_the_way_leaves_no_result():
     next(walk)
     with pytest.raises(ArithmeticError):
         next(walk)
-    with pytest.raises(RuntimeError, match="has not ended"):
+    assert list(walk) == []
+    with pytest.raises(RuntimeError, match="the walk ended with an error and has no result"):
         _ = walk.result
 
 
