@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refsim.numerics import carrier
+from refsim.numerics import carrier, dtype_of, name_of
+from refsim.variant import check_array
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -33,24 +34,34 @@ class State(NamedTuple):
 
 
 def empty(*rows: int, head_dim: int, dtype: Any = np.float64) -> State:
-    """The state that has seen no key.
+    """The state that has seen no key. Raises TypeError for a type that has no -inf to say so.
 
     >>> empty(2, head_dim=1).m
     array([-inf, -inf])
     """
-    return State(np.full(rows, -np.inf, dtype), np.zeros(rows, dtype), np.zeros((*rows, head_dim), dtype))
+    dtype = dtype_of(dtype)
+    m = np.full(rows, -np.inf, dtype)
+    if np.isnan(m).any():
+        raise TypeError(f"{name_of(dtype)} has no -inf, which is the largest score of no keys; use a wider type")
+    return State(m, np.zeros(rows, dtype), np.zeros((*rows, head_dim), dtype))
 
 
 def absorb(state: State, s: Float[np.ndarray, "*b r c"], v: Float[np.ndarray, "*b c Dv"]) -> State:
     """The state after c more keys with scores s and values v. Hidden keys have score -inf.
 
-    A weight of zero never touches its value, so a hidden key's value may be NaN.
+    A weight of zero never touches its value, so a hidden key's value may be NaN. Raises ValueError for shapes that
+    don't fit together.
 
     >>> state = absorb(empty(1, head_dim=1), np.array([[0.0, 0.0]]), np.array([[1.0], [3.0]]))
     >>> finish(state)[0]
     array([[2.]])
     """
-    after = State(*(np.array(part) for part in state))
+    after, s, v = State(*(np.array(part) for part in state)), np.asarray(s), np.asarray(v)
+    if s.ndim < 2 or v.ndim < 2 or s.shape[:-1] != after.m.shape or v.shape[-2:] != (s.shape[-1], after.o.shape[-1]):
+        raise ValueError(
+            f"a state of rows {after.m.shape} and head_dim {after.o.shape[-1]} takes scores (*rows, keys) and values "
+            f"(keys, head_dim), got {s.shape} and {v.shape}"
+        )
     if s.shape[-1] == 0:
         return after
     absorb_in_place(after, np.array(s, after.m.dtype), v, mma=_select_matmul)
@@ -128,6 +139,13 @@ def merge(
     for name, a, b in (("outputs", out_a, out_b), ("LSEs", lse_a, lse_b)):
         if np.shape(a) != np.shape(b):
             raise ValueError(f"the two {name} must have one shape, got {np.shape(a)} and {np.shape(b)}")
+        try:
+            np.result_type(np.asarray(a), np.asarray(b))
+        except TypeError:
+            raise TypeError(
+                f"the two {name} have no type in common, {np.asarray(a).dtype} and {np.asarray(b).dtype}; "
+                "convert one with astype"
+            ) from None
     return reduce(np.stack([out_a, out_b]), np.stack([lse_a, lse_b]))
 
 
@@ -139,7 +157,8 @@ def reduce(
     Partials of weight zero (lse -inf) are left out before any product, so their values may be NaN. Computed in
     float32, or float64 where an input has it; out keeps its type.
 
-    Raises ValueError for an LSE of +inf or NaN, and for shapes that don't match.
+    Raises ValueError for an LSE of +inf or NaN, and for shapes that don't match; TypeError for numbers that aren't
+    floating.
     """
     outs, lses = np.asarray(outs), np.asarray(lses)
     if outs.ndim != 4 or lses.shape != (outs.shape[0], outs.shape[2], outs.shape[1]):
@@ -147,6 +166,8 @@ def reduce(
             "expected outs (splits, tokens, heads, Dv) and lses (splits, heads, tokens), "
             f"got {outs.shape} and {lses.shape}"
         )
+    for name, x in (("outs", outs), ("lses", lses)):
+        check_array(name, x)
     check_lse(lses)
     if len(outs) == 0:
         return np.zeros(outs.shape[1:], outs.dtype), np.full(lses.shape[1:], -np.inf, lses.dtype)

@@ -60,10 +60,13 @@ class Ledger:
     work: Mapping[str, Work] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", {key: int(n) for key, n in self.nbytes.items() if n})
+        nbytes = {key if type(key) is Key else Key(*key): int(n) for key, n in self.nbytes.items() if n}
+        object.__setattr__(self, "nbytes", nbytes)
         object.__setattr__(self, "work", {kernel: work for kernel, work in self.work.items() if work != Work()})
 
     def __add__(self, other: Ledger) -> Ledger:
+        if not isinstance(other, Ledger):
+            return NotImplemented
         nbytes, work = dict(self.nbytes), dict(self.work)
         for key, n in other.nbytes.items():
             nbytes[key] = nbytes.get(key, 0) + n
@@ -72,6 +75,8 @@ class Ledger:
         return Ledger(nbytes, work)
 
     def __sub__(self, other: Ledger) -> Ledger:
+        if not isinstance(other, Ledger):
+            return NotImplemented
         nbytes = {key: self.nbytes.get(key, 0) - other.nbytes.get(key, 0) for key in {*self.nbytes, *other.nbytes}}
         rest = {kernel: self.work.get(kernel, Work()) - other.work.get(kernel, Work()) for kernel in self.work}
         return Ledger(
@@ -86,11 +91,18 @@ class Ledger:
         level: Level | None = "HBM",
         direction: Direction | None = None,
     ) -> int:
-        """Bytes that match every filter given; by default those that crossed HBM.
+        """Bytes that match every filter given; by default those that crossed HBM. level=None: both levels together.
+
+        Raises ValueError for a level or direction that there isn't; a kernel or tensor that did nothing has 0 bytes.
 
         >>> Ledger({Key("flash", "k", "HBM", "read"): 8, Key("flash", "o", "HBM", "write"): 2}).total(tensor="o")
         2
         """
+        if level not in (None, *LEVELS) or direction not in (None, *DIRECTIONS):
+            raise ValueError(
+                f"level must be one of {LEVELS} or None, direction one of {DIRECTIONS} or None, "
+                f"got {level!r} and {direction!r}"
+            )
         wanted = (kernel, tensor, level, direction)
         return sum(
             n for key, n in self.nbytes.items() if all(w is None or w == k for w, k in zip(wanted, key, strict=True))

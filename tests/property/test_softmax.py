@@ -236,3 +236,37 @@ def test_narrow_outputs_are_reduced_in_float32_and_keep_their_type():
     assert out.dtype == ml_dtypes.bfloat16
     assert float(out.item()) == 0.5
     assert lse.dtype == np.float32
+
+
+def test_a_state_in_a_type_without_infinity_is_refused():
+    with pytest.raises(TypeError, match="e4m3 has no -inf"):
+        softmax.empty(2, head_dim=1, dtype="e4m3")
+    with pytest.raises(TypeError, match="not a floating type"):
+        softmax.empty(2, head_dim=1, dtype=int)
+    assert np.isneginf(softmax.empty(2, head_dim=1, dtype="e5m2").m.astype(float)).all()
+
+
+@pytest.mark.parametrize(
+    ("s", "v"), [((2, 4), (5, 3)), ((2, 4), (4, 9)), ((5, 4), (4, 3)), ((1, 4), (4, 3)), ((4,), (4, 3)), ((2, 4), (4,))]
+)
+def test_scores_and_values_that_do_not_fit_the_state_are_refused(s, v):
+    state = softmax.empty(2, head_dim=3)
+    with pytest.raises(ValueError, match=r"a state of rows \(2,\) and head_dim 3 takes scores .* got \("):
+        softmax.absorb(state, np.zeros(s), np.zeros(v))
+
+
+def test_lists_and_whole_numbers_are_absorbed_as_numbers():
+    state = softmax.absorb(softmax.empty(1, head_dim=1), [[0, 0]], [[1], [3]])
+    assert softmax.finish(state)[0].item() == 2.0
+
+
+def test_partials_of_types_that_nothing_holds_are_refused_by_name():
+    import ml_dtypes
+
+    out, lse = np.zeros((1, 1, 1), np.float16), np.zeros((1, 1))
+    with pytest.raises(TypeError, match=r"the two outputs have no type in common, float16 and bfloat16"):
+        softmax.merge(out, lse, out.astype(ml_dtypes.bfloat16), lse)
+    with pytest.raises(TypeError, match=r"outs: .*int64.* is not a floating type"):
+        softmax.merge(out.astype(np.int64), lse, out.astype(np.int64), lse)
+    with pytest.raises(TypeError, match=r"lses: .*int64.* is not a floating type"):
+        softmax.merge(out, lse.astype(np.int64), out, lse.astype(np.int64))

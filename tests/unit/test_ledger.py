@@ -108,3 +108,20 @@ def test_it_prints_every_count():
 
 def test_names_are_escaped_in_html():
     assert "<script>" not in Ledger({Key("<script>", "<b>", "HBM", "read"): 1})._repr_html_()
+
+
+@pytest.mark.parametrize("misspelt", [{"level": "hbm"}, {"direction": "reads"}, {"direction": "HBM"}, {"level": ""}])
+def test_a_level_or_direction_that_there_is_not_is_no_zero(misspelt):
+    ledger = Ledger({Key("flash", "k", "HBM", "read"): 8})
+    with pytest.raises(ValueError, match=r"level must be one of \('HBM', 'SRAM'\) or None, direction one of .* got "):
+        ledger.total(**misspelt)
+    assert ledger.total(kernel="paged") == ledger.total(tensor="q") == 0
+
+
+def test_plain_tuples_are_keys_and_only_ledgers_are_added():
+    ledger = Ledger({("flash", "k", "HBM", "read"): 8})
+    assert ledger == Ledger({Key("flash", "k", "HBM", "read"): 8})
+    assert "flash" in str(ledger)
+    for wrong in (lambda: ledger + 1, lambda: 1 - ledger, lambda: ledger - {}, lambda: sum([ledger])):
+        with pytest.raises(TypeError, match="unsupported operand type"):
+            wrong()
