@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim import attention, oracle
+from refsim import attention, oracle, softmax
+from refsim.attention.merge import merge
 from refsim.machine import Ledger, Machine
 from refsim.numerics import DTYPES, Precision, round_to, unit_roundoff
 from tests.attention_cases import ALGORITHMS, Problem, run
@@ -88,6 +89,17 @@ def test_an_empty_request_beside_a_full_one(algorithm: str, over_cache: bool, op
 
 
 @EVERY
+def test_a_chunk_of_an_empty_request_beside_one_of_another(algorithm: str, over_cache: bool, options: dict) -> None:
+    problem = Problem.random(12, [(3, 0), (3, 17)], 2, 1, 4, 4, causal=True)
+    result = run(algorithm, problem, block_size=4 if over_cache else None, **options)
+    out, lse = problem.truth()
+    assert (result.out[:3] == 0).all()
+    assert np.isneginf(result.lse[:, :3]).all()
+    np.testing.assert_allclose(result.out, out, atol=1e-6)
+    np.testing.assert_allclose(result.lse, lse, atol=1e-6)
+
+
+@EVERY
 def test_no_queries_at_all(algorithm: str, over_cache: bool, options: dict) -> None:
     problem = Problem.random(3, [(0, 9)], 2, 1, 4, 6)
     result = run(algorithm, problem, block_size=4 if over_cache else None, **options)
@@ -116,6 +128,29 @@ def test_the_tail_of_the_last_page_may_be_nan() -> None:
         assert np.isfinite(result.lse).all()
 
 
+def test_a_block_beyond_16_bits_is_the_one_that_is_read() -> None:
+    cache = np.zeros((67001, 1, 1, 1), np.float32)
+    cache[67000] = 0.75  # 67000 & 0xFFFF is 1464, which holds 0
+    for call in (attention.paged, attention.paged_gather, attention.split_kv):
+        assert call(column(0.0), cache, cache, [[67000]], [1]).out.item() == 0.75
+
+
+def test_an_interleaved_pool_is_read_by_its_own_strides() -> None:
+    pool = np.float32([[[1], [10]], [[2], [20]]]).reshape(2, 2, 1, 1, 1)  # (blocks, K|V, slots, heads, head_dim)
+    for call in (attention.paged, attention.paged_gather, attention.split_kv):
+        result = call(column(1.0), pool[:, 0], pool[:, 1], [[1]], [1], scale=1.0)
+        assert (result.out.item(), result.lse.item()) == (20.0, 2.0)
+
+
+def test_a_table_is_read_by_blocks_and_a_launch_sized_by_the_longest_sequence() -> None:
+    cache = np.ones((2, 16, 1, 1), np.float32)
+    ledger = attention.paged(column(0.0), cache, cache, [[0, 1]], [17]).ledger
+    assert ledger.total(tensor="block_tables") == 2 * 4  # 17 tokens lie in 2 blocks of 16
+    q, starts = column(*[0.0] * 5), [0, 3, 5]
+    ledger = attention.flash(q, q, q, cu_seqlens_q=starts, cu_seqlens_k=starts, tile=(1, 4)).ledger
+    assert ledger.programs == 2 * 3  # the longer of two sequences has 3 tokens; 5 is where the batch ends
+
+
 def test_a_window_reads_no_block_that_it_has_left() -> None:
     cache = np.full((3, 4, 1, 1), np.nan, np.float32)
     cache[2] = 5.0
@@ -124,20 +159,14 @@ def test_a_window_reads_no_block_that_it_has_left() -> None:
         assert result.out.item() == 5.0
 
 
-def test_a_hidden_key_may_be_nan_even_where_another_row_of_the_tile_sees_it() -> None:
-    problem = Problem.random(4, [(6, 6)], 2, 1, 4, 4, causal=True)
-    problem.k[0][4:] = np.nan
-    problem.v[0][4:] = np.nan
-    truth, _ = problem.truth()
-    result = run("flash", problem, tile=(6, 6))
-    np.testing.assert_allclose(result.out[:4], truth[:4], atol=1e-6)
-
-
 @EVERY
-def test_a_hidden_key_may_be_infinite(algorithm: str, over_cache: bool, options: dict) -> None:
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_hidden_key_may_be_poison_even_where_another_row_of_the_tile_sees_it(
+    algorithm: str, over_cache: bool, options: dict, poison: float
+) -> None:
     problem = Problem.random(4, [(6, 6)], 2, 1, 4, 4, causal=True)
     truth, _ = problem.truth()
-    problem.k[0][5], problem.v[0][5] = np.inf, np.inf
+    problem.k[0][5], problem.v[0][5] = poison, poison
     problem.q[0][5] = 0  # the row that sees it: 0 * inf, NaN
     result = run(algorithm, problem, block_size=4 if over_cache else None, tile=(6, 6), **options)
     assert np.isnan(result.out[5]).all()
@@ -315,6 +344,64 @@ def test_no_call_starts_inside_a_kernel_of_the_user() -> None:
     machine = Machine()
     with machine.kernel("mine"), pytest.raises(RuntimeError, match="'flash' can't start inside kernel 'mine'; what ru"):
         attention.flash(x, x, x, machine=machine)
+
+
+def merge_on_a_machine(*partials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    result = merge(*partials)
+    return result.out, result.lse
+
+
+@pytest.mark.parametrize("merged", [softmax.merge, merge_on_a_machine])
+class TestMerging:
+    """The field's minimal inputs, by the function and by the kernel."""
+
+    @staticmethod
+    def one(value: float, lse: float) -> tuple[np.ndarray, np.ndarray]:
+        return np.full((1, 1, 1), value, np.float32), np.full((1, 1), lse, np.float32)
+
+    @pytest.mark.parametrize(
+        ("a", "b", "out", "lse"),
+        [
+            ((0, -inf), (0, -inf), 0, -inf),
+            ((np.nan, -inf), (5, 2), 5, 2),
+            ((5, 2), (np.nan, -inf), 5, 2),
+            ((np.nan, -inf), (np.nan, -inf), 0, -inf),
+            ((1, 4), (0, 2), 1 / (1 + np.exp(-2)), np.log(np.exp(4) + np.exp(2))),
+            ((1, 5.7708), (0, 2.8854), 0.9471, 5.8252),  # base 2 taken for natural: the known wrong value
+            ((2, 3e38), (1, 3e38), 1.5, 3e38),
+            ((2, -3.4028235e38), (np.nan, -inf), 2, -3.4028235e38),
+        ],
+    )
+    def test_values(self, merged: Any, a: Any, b: Any, out: float, lse: float) -> None:
+        got_out, got_lse = merged(*self.one(*a), *self.one(*b))
+        np.testing.assert_allclose((got_out.item(), got_lse.item()), (out, lse), rtol=5e-5)
+
+    def test_an_lse_of_plus_infinity_never_wins(self, merged: Any) -> None:
+        for pair in ((self.one(0, inf), self.one(2, 1)), (self.one(2, 1), self.one(0, inf))):
+            with pytest.raises(ValueError, match=r"an LSE of \+inf can't be merged"):
+                merged(*pair[0], *pair[1])
+
+    def test_a_view_of_a_wider_buffer_is_read_by_its_own_strides(self, merged: Any) -> None:
+        rng = np.random.default_rng(0)
+        prefix, wide = rng.standard_normal((20, 2, 128)), rng.standard_normal((20, 2, 192))
+        lse_a, lse_b = rng.standard_normal((2, 2, 20))
+        for got, same in zip(
+            merged(prefix, lse_a, wide[..., :128], lse_b.T.copy().T),
+            merged(prefix, lse_a, wide[..., :128].copy(), lse_b),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(got, same)
+
+    @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 3, 0)])
+    def test_nothing_at_all(self, merged: Any, shape: tuple[int, ...]) -> None:
+        out, lse = np.zeros(shape), np.zeros((shape[1], shape[0]))
+        got_out, got_lse = merged(out, lse, out, lse)
+        assert (got_out.shape, got_lse.shape) == (out.shape, lse.shape)
+
+
+def test_a_merge_by_kernel_names_what_is_no_machine() -> None:
+    with pytest.raises(TypeError, match=r"machine must be a refsim.Machine.* got 'A100'"):
+        merge(*TestMerging.one(0, 0), *TestMerging.one(0, 0), machine="A100")
 
 
 def test_standard_reads_s_twice_where_a_row_does_not_fit_on_chip() -> None:
