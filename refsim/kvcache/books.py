@@ -147,8 +147,12 @@ class PoolBooks(BlockTables):
         """Give these tables of a sequence a last block of their own."""
         shared = [row[-1] for row in rows]
         copies = self._take(len(shared), seq_id)
-        for copied in self._copied:
-            copied(shared, copies)
+        try:
+            for copied in self._copied:
+                copied(shared, copies)
+        except BaseException:  # no memory for it, or an interrupt: nobody holds the copies
+            self._drop(seq_id, copies[::-1])
+            raise
         for row, copy in zip(rows, copies, strict=True):
             row[-1] = copy
         left = shared

@@ -199,6 +199,8 @@ class PagedKV:
 
     def _rounded(self, name: str, rows: np.ndarray) -> np.ndarray:
         """In the cache's type, as `numerics.round_to` does: what is too large becomes inf, or NaN, and no warning."""
+        if rows.dtype == self.dtype:
+            return rows
         if rows.dtype.kind in "cSUOmM":
             raise ValueError(f"{name} is {rows.dtype}; expected real numbers")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -29,6 +29,10 @@ class Linear:
     per_token_s: float = 6e-5
     per_context_s: float = 1.2e-7
 
+    def __post_init__(self) -> None:
+        if not (self.base_s >= 0 and self.per_token_s >= 0 and self.per_context_s >= 0):
+            raise ValueError(f"{self}: no step takes less than no time; expected 0 or more each")
+
     def seconds(self, step: Step) -> float:
         """A straight line in the step's tokens."""
         return self.base_s + self.per_token_s * step.tokens + self.per_context_s * step.decode_context
@@ -93,11 +97,16 @@ class Roofline:
     host_nbytes_s: float = 55e9
 
     def __post_init__(self) -> None:
-        if min(self.memory_nbytes_s, self.flops_s) <= 0:
+        if not (self.memory_nbytes_s > 0 and self.flops_s > 0):
             raise ValueError(f"peaks are {self.memory_nbytes_s} B/s and {self.flops_s} FLOP/s; both must be above 0")
         if not (0 < self.memory_efficiency <= 1 and 0 < self.flops_efficiency <= 1):
             raise ValueError(
                 f"efficiencies are {self.memory_efficiency} and {self.flops_efficiency}; expected above 0, at most 1"
+            )
+        if not (self.kernel_s >= 0 and self.kernels_per_layer >= 0 and self.host_nbytes_s > 0):
+            raise ValueError(
+                f"gaps of {self.kernel_s} s at {self.kernels_per_layer} kernels a layer and a link of "
+                f"{self.host_nbytes_s} B/s; expected 0 or more, and a link above 0"
             )
 
     def seconds(self, step: Step) -> float:

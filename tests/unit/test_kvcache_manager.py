@@ -279,6 +279,24 @@ def test_counts_of_any_integer_type_will_do(kind: type) -> None:
     m.check_invariants()
 
 
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_a_copy_that_fails_leaves_the_manager_as_it_was(prefix_cache: bool) -> None:
+    m = BlockManager(6, 4, prefix_cache=prefix_cache, record=True)
+    m.allocate("a", range(6))
+    m.fork("a", "b")
+
+    def no_memory(sources: list[int], targets: list[int]) -> None:
+        raise MemoryError
+
+    m.subscribe(copied=no_memory, freed=lambda ids: None)
+    before = books(m)
+    with pytest.raises(MemoryError):
+        m.append("b", range(7))
+    assert books(m) == before
+    m.check_invariants()
+    assert list(story.tell(m.events or [], 6))[-1].refs == tuple(m.pool.refs)
+
+
 def test_a_second_free_is_refused() -> None:
     m = BlockManager(2, 4)
     m.allocate("a", 5)

@@ -57,6 +57,7 @@ def test_wrong_keys_change_nothing() -> None:
 )
 def test_reservations(policy, lengths, slots) -> None:
     assert reserved_slots(policy, *lengths, 2048) == slots
+    assert reserved_slots(policy, *map(np.uint8, lengths), np.int64(2048)) == slots
 
 
 def test_a_power_of_two_stays_within_the_maximum() -> None:
@@ -68,6 +69,10 @@ def test_a_power_of_two_stays_within_the_maximum() -> None:
     [
         lambda: reserved_slots("half", 1, 1, 8),
         lambda: reserved_slots("max", 8, 1, 8),
+        lambda: reserved_slots("oracle", -5, 2, 8),
+        lambda: reserved_slots("oracle", 2.5, 2, 8),
+        lambda: Arena(4.0),
+        lambda: Arena(4).place("a", 1.5),
         lambda: Arena(0),
         lambda: Arena(4, "worst"),
         lambda: ContiguousMemory(100, "half"),

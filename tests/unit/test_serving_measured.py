@@ -12,7 +12,7 @@ from refsim.serving.capacity import token_hit_rate
 from refsim.serving.measured import compare, load_run
 from refsim.serving.scheduler import Step
 from refsim.serving.sharing import beam_search, parallel_sampling
-from refsim.serving.step_time import LLAMA_3_1_8B, OPT_13B, llama_shape
+from refsim.serving.step_time import LLAMA_3_1_8B, OPT_13B, Linear, llama_shape
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,17 @@ def test_published_bytes_of_a_token() -> None:
     assert llama_shape(16384, 126, 128, 8, 53248, 128256).kv_token_nbytes == 516096
 
 
-@pytest.mark.parametrize("bad", [(0, 1, 1, 1), (1, -1, 1, 1), (1, 1, 0, 1), (1, 1, 1, 1.5)])
+@pytest.mark.parametrize(
+    "bad", [(0, 1, 1, 1), (float("nan"), 1, 1, 1), (1, float("nan"), 1, 1), (1, -1, 1, 1), (1, 1, 0, 1), (1, 1, 1, 1.5)]
+)
 def test_a_device_that_makes_no_sense_is_refused(bad) -> None:
     with pytest.raises(ValueError, match=r"above 0"):
         Roofline(LLAMA_3_1_8B, *bad)
+
+
+@pytest.mark.parametrize("bad", [{"kernel_s": -1.0}, {"kernels_per_layer": -1}, {"host_nbytes_s": 0.0}])
+def test_no_step_takes_less_than_no_time(bad) -> None:
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        Roofline(LLAMA_3_1_8B, 1e12, 1e12, **bad)
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        Linear(base_s=float("nan"))
