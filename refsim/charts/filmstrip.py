@@ -84,7 +84,8 @@ class SoftmaxFrame:
         """What happened, and the statistics."""
         where = "" if self.split is None else f"split {self.split}: "
         if self.name == "absorb":
-            return f"{where}keys {self.new.start}–{self.new.stop - 1}\nm {self.m:.2f}   l {self.l:.2f}"
+            keys = f"keys {self.new.start}–{self.new.stop - 1}" if len(self.new) > 1 else f"key {self.new.start}"
+            return f"{where}{keys}\nm {self.m:.2f}   l {self.l:.2f}"
         return f"{where}{self.name}\nLSE {self.lse:.2f}"
 
 
@@ -95,7 +96,8 @@ def softmax_frames(
 
     program: the KV head and the program among those that share it; row: a row of its tile (token times packed heads).
 
-    Raises ValueError when no step absorbs keys, as in standard attention.
+    Raises ValueError when no step absorbs keys, as in standard attention, or the walk has no such row, program, query
+    tile or sequence.
 
     >>> from refsim import attention
     >>> x = np.log([[[1.0]], [[2.0]], [[5.0]]])
@@ -105,10 +107,19 @@ def softmax_frames(
     absorb [0.2 0.4 1. ] 1.6
     write [0.12 0.25 0.62] nan
     """
-    mine = [s for s in steps if s.index.get("sequence") == sequence and s.index.get("query_tile") == query_tile]
-    T = max((s.index["stop_key"] for s in mine if s.name == "absorb"), default=0)
-    if T == 0:
+    steps = list(steps)
+    if all(s.name != "absorb" for s in steps):
         raise ValueError("none of these steps absorbs keys; walk flash, paged or split_kv")
+    mine = [s for s in steps if s.index.get("sequence") == sequence and s.index.get("query_tile") == query_tile]
+    absorbed = [s for s in mine if s.name == "absorb"]
+    if not absorbed:
+        raise ValueError(f"no step absorbs keys for query tile {query_tile} of sequence {sequence}")
+    T = max(s.index["stop_key"] for s in absorbed)
+    G, A, rows_of_tile = absorbed[0].after["m"].shape[:3]
+    if not (0 <= program[0] < G and 0 <= program[1] < A):
+        raise ValueError(f"program must be (KV head, program) below ({G}, {A}), got {program}")
+    if not 0 <= row < rows_of_tile:
+        raise ValueError(f"row must be from 0 to {rows_of_tile - 1}, got {row}")
     rows = _Row(row, program, np.full(T, np.nan))
     return [frame for step in mine if (frame := rows.frame(step)) is not None]
 
@@ -183,7 +194,10 @@ def draw_softmax_frame(ax: Axes, frame: SoftmaxFrame) -> Axes:
     ax.set_xlim(-0.7, len(keys) - 0.3)
     ax.set_ylim(0, 1.05)
     ax.set_yticks([0, 1])
-    ax.locator_params(axis="x", integer=True, nbins=6)
+    if len(keys) <= 6:
+        ax.set_xticks(keys)
+    else:
+        ax.locator_params(axis="x", integer=True, nbins=6)
     ax.set_title(frame.title, fontsize=8, color=INK)
     ax.tick_params(labelsize=7, length=2)
     ax.spines[["top", "right"]].set_visible(False)

@@ -6,13 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from refsim.charts.style import FAINT, INK, SERIES, new_axes
+from refsim.charts.style import FAINT, GREY, INK, SERIES, new_axes
 from refsim.kvcache import BlockManager, blocks_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIDE, ALPHA = 0.9, 0.7
+HATCHES = (None, "///", "...", "xxx")  # for each round of colours
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,25 @@ def pool_map(
     if columns < 1:
         raise ValueError(f"columns must be 1 or more, got {columns}")
     from matplotlib.patches import Patch
+    from matplotlib.patheffects import withStroke
 
     blocks = blocks_on_map(manager)
+    columns = min(columns, max(len(blocks), 1))
     rows = -(-len(blocks) // columns)
-    ax = new_axes(ax, 0.95 * columns + 0.2, 0.95 * rows + 0.5)
-    colours = {seq: SERIES[i % len(SERIES)] for i, seq in enumerate(manager.sequences)}
+    labels = {seq: str((names or {}).get(seq, seq)) for seq in manager.sequences}
+    # Room for the legend: a name of nine letters takes about an inch, with its mark.
+    name_width = 0.6 + 0.09 * max(map(len, labels.values()), default=0)
+    width = max(0.95 * columns + 0.2, name_width if labels else 0)
+    abreast = max(1, min(len(labels), 4, int(width / name_width)))
+    ax = new_axes(ax, width, 0.95 * rows + 0.5 + 0.2 * max(0, -(-len(labels) // abreast) - 1))
+    looks: dict[Hashable, dict[str, Any]] = {
+        seq: {"facecolor": SERIES[i % len(SERIES)], "hatch": HATCHES[i // len(SERIES) % len(HATCHES)]}
+        for i, seq in enumerate(manager.sequences)
+    }
+    halo = [withStroke(linewidth=2, foreground="white", alpha=0.6)]  # words on many stripes, or on dark ones
     for number, block in enumerate(blocks):
         at = (number % columns, -(number // columns))
-        _draw_block(ax, at, block, block.used_slots / manager.block_size, colours)
+        _draw_block(ax, at, block, block.used_slots / manager.block_size, looks)
         ax.text(
             at[0] + SIDE / 2,
             at[1] + SIDE / 2,
@@ -82,17 +94,18 @@ def pool_map(
             ha="center",
             va="center",
             fontsize=8,
-            color=INK if block.refs else "#999999",
+            color=INK if block.refs else GREY,
+            path_effects=halo,
         )
     ax.set_xlim(-0.1, columns)
     ax.set_ylim(-rows + 0.9, 1)
-    ax.set_aspect("equal")
+    ax.set_aspect("equal", anchor="SW")
     ax.axis("off")
-    if colours:
-        handles = [Patch(color=c, alpha=ALPHA, label=str((names or {}).get(seq, seq))) for seq, c in colours.items()]
+    if looks:
+        handles = [Patch(**look, edgecolor="white", alpha=ALPHA, label=labels[seq]) for seq, look in looks.items()]
         ax.legend(
             handles=handles,
-            ncols=min(len(handles), 4),
+            ncols=abreast,
             loc="lower left",
             bbox_to_anchor=(0, 1.0),
             frameon=False,
@@ -101,14 +114,14 @@ def pool_map(
     return ax
 
 
-def _draw_block(ax: Axes, at: tuple[int, int], block: BlockOnMap, full: float, colours: Mapping[Hashable, str]) -> None:
+def _draw_block(ax: Axes, at: tuple[int, int], block: BlockOnMap, full: float, looks: Mapping[Hashable, Any]) -> None:
     from matplotlib.patches import Rectangle
 
     x, y = at
     stripe = SIDE / max(len(block.holders), 1)
     for i, seq in enumerate(block.holders):
         corner = (x + i * stripe, y)
-        ax.add_patch(Rectangle(corner, stripe, SIDE * full, facecolor=colours[seq], alpha=ALPHA, linewidth=0))
+        ax.add_patch(Rectangle(corner, stripe, SIDE * full, **looks[seq], edgecolor="white", alpha=ALPHA, linewidth=0))
     edge, width = INK if block.refs else FAINT, 2.4 if block.refs > 1 else 1.0
     ax.add_patch(Rectangle(at, SIDE, SIDE, fill=False, edgecolor=edge, linewidth=width))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,10 +56,16 @@ class PoolFilm:
             x, y = number % self.columns, -(number // self.columns)
             width, height = side / max(len(block.holders), 1), side * block.used_slots / self.manager.block_size
             for i, seq in enumerate(block.holders):
-                ax.add_patch(
-                    Rectangle((x + i * width, y), width, height, facecolor=self._colours[seq], alpha=0.6, linewidth=0)
+                corner, middle = (x + i * width, y), (x + (i + 0.5) * width, y + 0.16)
+                ax.add_patch(Rectangle(corner, width, height, facecolor=self._colours[seq], alpha=0.6, linewidth=0))
+                stripe = Rectangle(corner, width, side, transform=ax.transData)
+                # A name that is wider than its stripe begins at its left edge, and is cut at its right one.
+                long = len(str(seq)) > 39 * width / self.columns  # letters, in a frame of 2.5 inches
+                where = (corner[0] + 0.03, middle[1]) if long else middle
+                name = ax.text(
+                    *where, str(seq), ha="left" if long else "center", va="center", fontsize=8, color=INK, clip_on=True
                 )
-                ax.text(x + (i + 0.5) * width, y + 0.16, str(seq), ha="center", va="center", fontsize=8, color=INK)
+                name.set_clip_path(stripe)
             ax.add_patch(
                 Rectangle((x, y), side, side, fill=False, edgecolor=INK if block.refs else FAINT, linewidth=1.2)
             )
@@ -69,5 +76,5 @@ class PoolFilm:
         ax.set_ylim(0.92 - rows, 1)
         ax.set_aspect("equal")
         ax.axis("off")
-        ax.set_title(frame.title, fontsize=9, color=INK)
+        ax.set_title(textwrap.fill(frame.title, 32), fontsize=9, color=INK)
         return ax

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.charts.style import INK, SERIES, new_axes
+from refsim.charts.style import INK, SERIES, check_ledgers, label_log_axis, new_axes
 from refsim.cost import Device, devices, estimate
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def roofline(
     What lies below the roof waits for something else than HBM's or the matrix units' peak: idle multiprocessors,
     exponentials, launches. Both axes are logarithmic.
 
-    Raises ValueError for a ledger without bytes or matrix products, and UnknownDevice.
+    Raises ValueError for a ledger without bytes or matrix products, TypeError for what is no ledger or device, and
+    UnknownDevice.
 
     Source: "Roofline: An Insightful Visual Performance Model for Multicore Architectures".
 
@@ -35,7 +36,10 @@ def roofline(
     >>> roofline({"mine": ledger}, "A100-80").get_lines()[-1].get_xdata().tolist()
     [10.0]
     """
+    check_ledgers(ledgers)
     device = devices.get(device) if isinstance(device, str) else device
+    if not isinstance(device, Device):
+        raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
     ax = new_axes(ax, 7, 4.2)
     peak = device.matrix_flops_per_s(dtype)
     points = {}
@@ -51,19 +55,21 @@ def roofline(
     ax.annotate("HBM", (x[0], x[0] * device.hbm_bytes_per_s), (0, 26), textcoords="offset points", color=INK)
     ax.annotate("matrix units", (x[-1], peak), (0, 5), textcoords="offset points", ha="right", color=INK)
     for i, (name, (at, flops_per_s)) in enumerate(points.items()):
-        colour, marker = SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]
+        # After each round of colours, every colour takes the next marker.
+        colour, marker = SERIES[i % len(SERIES)], MARKERS[(i + i // len(SERIES)) % len(MARKERS)]
         # Algorithms may share a place: hollow marks of different shapes stay apart.
         style: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markeredgewidth": 1.8}
         ax.plot([at], [flops_per_s], marker=marker, color=colour, label=name, markersize=9, **style)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_ylim(top=peak * 2)
-    ax.yaxis.set_major_formatter(lambda y, _: f"{y / 1e12:g}")
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set_ylim(top=peak * max(2, (peak / ax.get_ylim()[0]) ** 0.1))
+    label_log_axis(ax.yaxis, lambda y: f"{y / 1e12:g}")
+    label_log_axis(ax.xaxis, lambda x: f"{x:g}")
     ax.set_xlabel("matrix FLOPs a byte of HBM")
     ax.set_ylabel("matrix TFLOP/s")
     ax.set_title(device.title, loc="left", fontsize=10)
     ax.grid(alpha=0.3, which="major")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize=9, frameon=False, loc="lower right")
+    if points:
+        ax.legend(fontsize=9, frameon=False, loc="lower right")
     return ax

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.charts.style import FAINT, GREEN, GREY, INK, SERIES, new_axes
+from refsim.charts.style import FAINT, GREEN, GREY, INK, SERIES, legend, new_axes
 from refsim.kvcache import story
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ STATES = {
     story.CACHED: GREEN,
     story.RESTING: SERIES[3],
 }
+DASHES = ("-", "--", ":", "-.")  # for each round of colours
 MOST_POINTS = 2000
 
 
@@ -81,7 +82,7 @@ def hit_rate(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="time (s)", ylabel="prompt tokens hit so far (%)", title="Prefix cache hit rate")
     ax.set_ylim(0, max(1, ax.get_ylim()[1]))
     if len(replays) > 1:
-        ax.legend(frameon=False)
+        legend(ax, len(replays))
     return ax
 
 
@@ -105,7 +106,7 @@ def latency(replays: Mapping[str, Replay], quantity: str, ax: Axes | None = None
     else:
         ax.set_xlim(left=0)
     if len(replays) > 1:
-        ax.legend(frameon=False, loc="lower right")
+        legend(ax, len(replays), loc="lower right")
     return ax
 
 
@@ -139,7 +140,7 @@ def waste(replays: Mapping[str, Replay], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="time (s)", ylabel="slots wasted (%)", title="Waste over time")
     ax.set_ylim(bottom=0)
     if len(replays) > 1:
-        ax.legend(frameon=False)
+        legend(ax, len(replays))
     return ax
 
 
@@ -156,7 +157,7 @@ def capacity_curve(
     ax.set(xscale="log", xlabel=f"blocks{of} in the cache", ylabel="prompt tokens hit (%)")
     ax.set_title("Hit rate by capacity")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False, loc="center left")
+    ax.legend(frameon=False, loc="lower right")
     return ax
 
 
@@ -202,8 +203,9 @@ def block_story(manager: BlockManager, ax: Axes | None = None) -> Axes:
 def _strands(replays: Mapping[str, Replay], wider: float = 0.4) -> Iterator[tuple[Replay, dict[str, Any]]]:
     """Each replay with its line's style: later ones are thinner, so that of lines on each other all are seen."""
     last = len(replays) - 1
-    for i, ((name, replay), colour) in enumerate(zip(replays.items(), SERIES, strict=False)):
-        yield replay, {"color": colour, "lw": 1 + wider * (last - i), "label": name}
+    for i, (name, replay) in enumerate(replays.items()):
+        look = {"color": SERIES[i % len(SERIES)], "ls": DASHES[i // len(SERIES) % len(DASHES)]}
+        yield replay, {**look, "lw": 1 + wider * min(last - i, 3), "label": name}
 
 
 def _title(what: str, name: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from refsim.machine import Ledger
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # The eight colours of Okabe and Ito, which colour-blind readers tell apart, and two darker ones.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, GREY = (
@@ -63,6 +67,34 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     return Figure(figsize=(width, height), dpi=110, layout="constrained").add_subplot()
 
 
+MANY = 6  # lines whose names find room between them
+
+
+def legend(ax: Axes, entries: int, **look: Any) -> None:
+    """The names of lines: in the plot, or beside it where they are many."""
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)} if entries > MANY else {}
+    ax.legend(frameon=False, **look | beside)
+
+
+def check_ledgers(ledgers: Mapping[str, Any]) -> None:
+    """TypeError for what is no ledger, such as a result."""
+    for name, ledger in ledgers.items():
+        if not isinstance(ledger, Ledger):
+            raise TypeError(f"{name!r} must be a ledger, such as result.ledger; got a {type(ledger).__name__}")
+
+
+def label_log_axis(axis: Axis, show: Callable[[float], str], *, base: float = 10) -> None:
+    """Ticks of a logarithmic axis as `show` has them, also those between powers, where these are too few."""
+    from matplotlib.ticker import LogFormatterSciNotation
+
+    class Between(LogFormatterSciNotation):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return show(x) if super().__call__(x, pos) else ""  # matplotlib decides which are worth a word
+
+    axis.set_major_formatter(lambda x, _: show(x))
+    axis.set_minor_formatter(Between(base))
+
+
 def round_nbytes(nbytes: float) -> str:
     """As `human_nbytes`, without digits that are zero: for ticks.
 
@@ -79,7 +111,7 @@ def human_nbytes(nbytes: float) -> str:
     >>> human_nbytes(0), human_nbytes(999), human_nbytes(1234), human_nbytes(52_000_000_000)
     ('0 B', '999 B', '1.23 kB', '52.0 GB')
     """
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    units = ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
     size, unit = float(nbytes), 0
     while size >= 999.5 and unit < len(units) - 1:
         size, unit = size / 1000, unit + 1

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refsim.charts.style import (
     INK,
+    MANY,
     SERIES,
+    check_ledgers,
     human_nbytes,
+    label_log_axis,
+    legend,
     new_axes,
     round_nbytes,
     tensor_colour,
@@ -22,7 +28,8 @@ if TYPE_CHECKING:
 
     from refsim.machine import Ledger
 
-DASHES = ("-", (0, (6, 3)), (0, (2, 2)), "-", (0, (6, 3)), (0, (1, 2)))
+# Algorithms may move nearly the same: where one line lies on another, its gaps show the one beneath.
+DASHES = ("-", (0, (6, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)), (0, (4, 5)), (0, (1, 2)))
 
 
 def by_tensor(ledger: Ledger) -> dict[str, int]:
@@ -42,7 +49,7 @@ def by_tensor(ledger: Ledger) -> dict[str, int]:
 def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = None) -> Axes:
     """One bar an algorithm, its HBM bytes stacked by tensor; the total is written at its end.
 
-    Raises ValueError without ledgers.
+    Raises ValueError without ledgers, TypeError for what is no ledger.
 
     >>> from refsim.machine import Key, Ledger
     >>> ax = traffic_by_algorithm({"flash": Ledger({Key("flash", "q", "HBM", "read"): 2000})})
@@ -51,17 +58,21 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
     """
     if not ledgers:
         raise ValueError("traffic_by_algorithm needs at least one ledger: {'flash': result.ledger, ...}")
+    check_ledgers(ledgers)
+    from matplotlib.ticker import MaxNLocator
+
     ax = new_axes(ax, 8, 1.2 + 0.5 * len(ledgers))
     totals = {name: ledger.hbm_nbytes for name, ledger in ledgers.items()}
     shares = {name: by_tensor(ledger) for name, ledger in ledgers.items()}
     groups = sorted({group for share in shares.values() for group in share}, key=tensor_place)
+    rows = range(len(ledgers))
     left = dict.fromkeys(ledgers, 0)
     for group in groups:
         widths = [shares[name].get(group, 0) for name in ledgers]
         ax.barh(
-            list(ledgers),
-            widths,
-            left=list(left.values()),
+            rows,
+            [float(width) for width in widths],  # may be more than 64 bits count
+            left=[float(at) for at in left.values()],
             height=0.7,
             label=group,
             color=tensor_colour(group),
@@ -74,11 +85,14 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
     for row, total in enumerate(totals.values()):
         ax.text(total + 0.01 * longest, row, human_nbytes(total), va="center", color=INK, fontsize=9)
     ax.set_xlim(0, 1.14 * longest)
-    ax.invert_yaxis()
-    _bytes_axis(ax.xaxis)
+    ax.set_ylim(len(ledgers) - 0.4, -0.6)
+    ax.set_yticks(rows, [textwrap.fill(name, 28) for name in ledgers])
+    ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=longest < 10))
+    ax.xaxis.set_major_formatter(lambda x, _: round_nbytes(x))
     ax.set_xlabel("bytes read from and written to HBM")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize=8, ncols=min(len(groups), 5), loc="lower left", bbox_to_anchor=(0, 1.01), frameon=False)
+    if groups:
+        ax.legend(fontsize=8, ncols=min(len(groups), 5), loc="lower left", bbox_to_anchor=(0, 1.01), frameon=False)
     return ax
 
 
@@ -87,33 +101,45 @@ def traffic_by_length(
 ) -> Axes:
     """One line an algorithm: HBM bytes against the length, both axes logarithmic, so that slopes are powers.
 
-    Raises ValueError when a series hasn't one value for each length, or a value isn't positive.
+    Raises ValueError without lengths or series, when a series hasn't one value for each length, or a value isn't
+    positive and finite.
 
     >>> ax = traffic_by_length([1, 2], {"flash": [10, 20]})
     >>> ax.get_lines()[0].get_ydata().tolist()
     [10, 20]
     """
-    ax = new_axes(ax, 7, 4.2)
+    if not len(lengths) or not nbytes:
+        raise ValueError("traffic_by_length needs at least one length and one series: [1024], {'flash': [nbytes]}")
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    many = len(nbytes) > MANY
+    ax = new_axes(ax, 7.7 + 0.08 * max(map(len, nbytes)) if many else 7, max(4.2, 0.4 + 0.2 * len(nbytes)))
     for i, (name, values) in enumerate(nbytes.items()):
         if len(values) != len(lengths):
             raise ValueError(f"{name!r} has {len(values)} values for {len(lengths)} lengths")
-        if min(*values, *lengths) <= 0:
-            raise ValueError(f"{name!r}: logarithmic axes need lengths and bytes above 0")
-        # Algorithms may move nearly the same: where one line lies on another, its gaps show the one beneath.
-        ax.plot(
-            lengths, values, color=SERIES[i % len(SERIES)], label=name, linewidth=2, linestyle=DASHES[i % len(DASHES)]
-        )
+        if not all(0 < number < math.inf for number in (*values, *lengths)):
+            raise ValueError(f"{name!r}: logarithmic axes need lengths and bytes above 0, and finite")
+        style: dict[str, Any] = {"color": SERIES[i % len(SERIES)], "linestyle": DASHES[i % len(DASHES)]}
+        marker = "o" if len(lengths) == 1 else None
+        ax.plot(lengths, values, label=name, linewidth=2, marker=marker, **style)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    _bytes_axis(ax.yaxis)
+    if len(lengths) <= 6 and max(lengths) < 4 * min(lengths):
+        ax.set_xticks(lengths)  # there may be no power of 2 among them
+        ax.xaxis.set_minor_locator(NullLocator())
+    elif max(lengths) >= 10**7:
+        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=6))  # such numbers are wide
+    label_log_axis(ax.xaxis, lambda x: f"{x:,.0f}", base=2)
+    bottom, top = ax.get_ylim()
+    label_log_axis(ax.yaxis, round_nbytes if top > 1.5 * bottom else _whole_nbytes)
     ax.set_xlabel(xlabel)
     ax.set_ylabel("bytes through HBM")
     ax.grid(alpha=0.3, which="major")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize=9, frameon=False)
+    legend(ax, len(nbytes), fontsize=9)
     return ax
 
 
-def _bytes_axis(axis: object) -> None:
-    axis.set_major_formatter(lambda x, _: round_nbytes(x))  # type: ignore[attr-defined]
+def _whole_nbytes(nbytes: float) -> str:
+    """For ticks so near each other that three digits don't tell them apart."""
+    return f"{nbytes:,.0f} B" if nbytes >= 1000 or abs(nbytes - round(nbytes)) < 1e-6 else ""

@@ -2,18 +2,29 @@
 
 import numpy as np
 import pytest
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from refsim import attention, charts
+from refsim.attention import Plan
 from refsim.charts.pool import blocks_on_map
 from refsim.charts.style import METADATA, tensor_colour, tensor_group
 from refsim.charts.traffic import by_tensor
+from refsim.cost import closed_form
 from refsim.kvcache import BlockManager
 from refsim.machine import Key, Ledger, Work
 
 
 def ledger(**nbytes: int) -> Ledger:
     return Ledger({Key("kernel", tensor, "HBM", "read"): n for tensor, n in nbytes.items()})
+
+
+def tick_labels(axis: Axis) -> list[str]:
+    """What a drawn axis says, ticks outside it left out."""
+    axis.axes.figure.draw_without_rendering()
+    low, high = sorted(axis.get_view_interval())
+    both = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    return [t.label1.get_text() for t in both if low <= t.get_loc() <= high and t.label1.get_text()]
 
 
 class TestStyle:
@@ -34,6 +45,8 @@ class TestStyle:
             (999_499, "999 kB"),
             (999_500, "1.00 MB"),
             (2.5e15, "2.50 PB"),
+            (3e20, "300 EB"),
+            (4e21, "4.00 ZB"),
         ],
     )
     def test_three_digits(self, nbytes: float, text: str) -> None:
@@ -65,6 +78,35 @@ class TestTrafficByAlgorithm:
         with pytest.raises(ValueError, match="at least one ledger"):
             charts.traffic_by_algorithm({})
 
+    def test_more_bytes_than_64_bits_count(self) -> None:
+        """Prefill of as many tokens as int32 holds: 32 heads, K and V for each of 2^24 query tiles."""
+        plan = Plan.of([(2**31 - 1, 2**31 - 1)], 32, 8, 128, dtype="float16", tile=(128, 128))
+        counted = closed_form.flash(plan)
+        assert counted.hbm_nbytes > 2**64
+        ax = charts.traffic_by_algorithm({"flash": counted})
+        assert [text.get_text() for text in ax.texts] == ["590 EB"]
+
+    def test_nothing_moved(self) -> None:
+        ax = charts.traffic_by_algorithm({"flash": Ledger(), "paged": Ledger()})
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["flash", "paged"]
+        assert [text.get_text() for text in ax.texts] == ["0 B", "0 B"]
+        assert ax.get_legend() is None
+
+    def test_ticks_of_few_bytes_are_whole(self) -> None:
+        ax = charts.traffic_by_algorithm({"a": ledger(q=2)})
+        assert tick_labels(ax.xaxis) == ["0 B", "1 B", "2 B"]
+
+    def test_bars_fill_the_height_and_long_names_fold(self) -> None:
+        ax = charts.traffic_by_algorithm(
+            {f"an algorithm with many options, number {i}": ledger(q=1) for i in range(25)}
+        )
+        assert ax.get_ylim() == pytest.approx((24.6, -0.6))
+        assert ax.get_yticklabels()[3].get_text() == "an algorithm with many\noptions, number 3"
+
+    def test_what_is_no_ledger(self) -> None:
+        with pytest.raises(TypeError, match=r"'a' must be a ledger, such as result\.ledger; got a int"):
+            charts.traffic_by_algorithm({"a": 3})  # type: ignore[dict-item]
+
     def test_draws_on_a_given_axes(self) -> None:
         ax = Figure().add_subplot()
         assert charts.traffic_by_algorithm({"a": ledger(q=1)}, ax=ax) is ax
@@ -76,10 +118,45 @@ class TestTrafficByLength:
         assert {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()} == {"a": [1, 2, 3], "b": [4, 5, 6]}
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
-    @pytest.mark.parametrize("values", [[1, 2], [1, 2, 0]])
+    @pytest.mark.parametrize("values", [[1, 2], [1, 2, 0], [1, 2, float("nan")], [1, float("inf"), 3]])
     def test_refuses(self, values: list[int]) -> None:
         with pytest.raises(ValueError, match="'a'"):
             charts.traffic_by_length([16, 32, 64], {"a": values})
+
+    def test_needs_lengths_and_a_series(self) -> None:
+        with pytest.raises(ValueError, match="needs at least one length and one series"):
+            charts.traffic_by_length([], {"a": []})
+        with pytest.raises(ValueError, match="needs at least one length and one series"):
+            charts.traffic_by_length([1], {})
+
+    def test_one_length_is_a_mark(self) -> None:
+        ax = charts.traffic_by_length([1000], {"a": [10], "b": [12]})
+        assert [line.get_marker() for line in ax.get_lines()] == ["o", "o"]
+        assert charts.traffic_by_length([1, 2], {"a": [1, 2]}).get_lines()[0].get_marker() == "None"
+
+    def test_lengths_and_bytes_near_each_other_are_told_apart(self) -> None:
+        ax = charts.traffic_by_length([1000, 1001], {"a": [100_000, 100_020]})
+        assert tick_labels(ax.xaxis) == ["1,000", "1,001"]
+        labels = tick_labels(ax.yaxis)
+        assert len(set(labels)) == len(labels) > 2
+        one = tick_labels(charts.traffic_by_length([1000], {"a": [10], "b": [11]}).yaxis)
+        assert one == ["10 B", "11 B"]
+
+    @pytest.mark.parametrize("values", [[10, 12, 14], [2000, 3000, 5000], [10**6, 10**9, 10**24]])
+    def test_every_tick_says_bytes(self, values: list[int]) -> None:
+        ax = charts.traffic_by_length([100, 200, 300], {"a": values})
+        labels = tick_labels(ax.yaxis)
+        assert len(labels) >= 2
+        assert all(label.endswith("B") for label in labels)
+
+    def test_large_lengths_have_room(self) -> None:
+        ax = charts.traffic_by_length([1, 2**31 - 1], {"a": [1, 2]})
+        assert 3 <= len(tick_labels(ax.xaxis)) <= 6
+
+    def test_the_names_of_many_series_stand_beside_the_lines(self) -> None:
+        ax = charts.traffic_by_length([1, 2], {f"series {i}": [i + 1, i + 2] for i in range(12)})
+        ax.figure.draw_without_rendering()
+        assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
 
 class TestPoolMap:
@@ -132,6 +209,52 @@ class TestPoolMap:
         with pytest.raises(ValueError, match="columns"):
             charts.pool_map(BlockManager(2, 4), columns=0)
 
+    def test_a_small_pool_is_a_small_figure(self) -> None:
+        small, row = (charts.pool_map(BlockManager(n, 4)).figure.get_size_inches() for n in (2, 8))
+        assert small[0] < row[0]
+
+    def test_names_of_sequences_stay_in_the_picture(self) -> None:
+        manager = BlockManager(8, 4)
+        manager.allocate("a request with a name as long as this one", 4)
+        for i in range(9):
+            manager.fork("a request with a name as long as this one", f"its child number {i}")
+        for columns in (1, 8):
+            ax = charts.pool_map(manager, columns=columns)
+            ax.figure.draw_without_rendering()
+            assert ax.get_legend().get_window_extent().x1 <= ax.figure.bbox.x1
+
+    def test_more_sequences_than_colours(self) -> None:
+        manager = BlockManager(10, 4)
+        for i in range(10):
+            manager.allocate(i, 4)
+        looks = {
+            (patch.get_facecolor(), patch.get_hatch()) for patch in charts.pool_map(manager).get_legend().get_patches()
+        }
+        assert len(looks) == 10
+
+
+class TestBlockLookup:
+    def test_a_table_longer_than_the_pool(self) -> None:
+        ax = charts.block_lookup([1, 0, 1, 0, 1], 70, block_size=16, num_blocks=2)
+        left, right = ax.get_xlim()
+        assert all(left <= patch.get_x() and patch.get_x() + patch.get_width() <= right for patch in ax.patches)
+
+    def test_padding_is_not_drawn_and_not_looked_up(self) -> None:
+        table = np.array([3, 2, -1, -1], np.int32)
+        assert len(charts.block_lookup(table, 17, block_size=16, num_blocks=4).get_lines()) == 2
+        with pytest.raises(ValueError, match="position 40 is in logical block 2; the table has 2 entries"):
+            charts.block_lookup(table, 40, block_size=16, num_blocks=4)
+
+    @pytest.mark.parametrize("table", [[9], [0, -3]])
+    def test_entries_outside_the_pool(self, table: list[int]) -> None:
+        with pytest.raises(ValueError, match=r"block table entry \d is -?\d; the pool has 2 blocks"):
+            charts.block_lookup(table, 0, block_size=16, num_blocks=2)
+
+    def test_in_a_large_pool_only_blocks_that_are_held_are_named(self) -> None:
+        ax = charts.block_lookup([40, 1, 60], 20, block_size=16, num_blocks=64)
+        assert [text.get_text() for text in ax.texts if text.get_text().startswith("P")] == ["P1", "P40", "P60"]
+        assert ax.figure.get_size_inches()[0] > 8
+
 
 class TestSoftmaxWalk:
     def test_lines_are_the_running_maximum_and_lse(self) -> None:
@@ -144,6 +267,34 @@ class TestSoftmaxWalk:
         np.testing.assert_allclose(m.get_ydata(), [s[:n].max() for n in (4, 8, 10)])
         np.testing.assert_allclose(lse.get_ydata(), [np.log(np.exp(s[:n]).sum()) for n in (4, 8, 10)])
         np.testing.assert_allclose(log_l.get_ydata(), np.array(lse.get_ydata()) - m.get_ydata())
+
+    def test_one_query_tile_of_one_sequence(self) -> None:
+        """Two sequences of two query tiles each: the walk is that of the first tile alone."""
+        x = np.random.default_rng(0).standard_normal((16, 1, 4))
+        starts = np.array([0, 8, 16], np.int32)
+        steps = attention.flash.steps(x, x, x, cu_seqlens_q=starts, cu_seqlens_k=starts, tile=(4, 4))
+        assert list(charts.softmax_walk(steps).get_lines()[0].get_xdata()) == [4, 8]
+
+    def test_splits_begin_anew(self) -> None:
+        """A gap between splits; the dashed line is the LSE of all keys, though the last split saw only its own."""
+        q, k = np.ones((1, 1, 1)), np.log(np.array([1.0, 2, 3, 4, 5, 6])).reshape(6, 1, 1)
+        ax = charts.softmax_walk(attention.split_kv.steps(q, k, k, num_splits=2, tile=(1, 2), scale=1.0))
+        m, _, lse, dashed = ax.get_lines()
+        np.testing.assert_allclose(np.exp(m.get_ydata()), [2, 3, np.nan, 5, 6])
+        np.testing.assert_allclose(np.exp(lse.get_ydata()), [3, 6, np.nan, 9, 15])
+        assert np.exp(dashed.get_ydata()) == pytest.approx([21, 21])
+
+    def test_one_tile_is_a_mark_and_a_row_that_sees_nothing_is_no_error(self) -> None:
+        x = np.ones((2, 1, 4))
+        ax = charts.softmax_walk(attention.flash.steps(x, x, x, tile=(2, 4)))
+        assert [line.get_marker() for line in ax.get_lines()][:3] == ["o", "o", "o"]
+        blind = attention.flash.steps(x, x[:1], x[:1], causal=True, tile=(2, 4))
+        charts.softmax_walk(blind, row=0).figure.draw_without_rendering()
+
+    def test_a_row_that_is_not_there(self) -> None:
+        x = np.ones((2, 1, 4))
+        with pytest.raises(ValueError, match="row must be from 0 to 1, got 2"):
+            charts.softmax_walk(attention.flash.steps(x, x, x), row=2)
 
     def test_standard_attention_absorbs_nothing(self) -> None:
         x = np.ones((2, 1, 4))
@@ -164,6 +315,28 @@ class TestRoofline:
         assert x[1] == pytest.approx(312e12 / 2.039e12)
         np.testing.assert_allclose(y, [x[0] * 2.039e12, 312e12, 312e12])
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["matrix", "twice"]
+
+    def test_every_tick_is_in_the_axis_unit(self) -> None:
+        """65 TFLOP/s of a T4 lie between two powers of ten: the ticks there say 60, not 6 x 10^13."""
+        ax = charts.roofline({"a": Ledger({Key("k", "q", "HBM", "read"): 10**9}, {"k": Work(1, 40, 10**11)})}, "T4")
+        assert {"20", "60"} <= set(tick_labels(ax.yaxis))
+        assert all(float(label) < 1000 for label in tick_labels(ax.yaxis) + tick_labels(ax.xaxis))
+
+    def test_twenty_marks_differ(self) -> None:
+        one = Ledger({Key("k", "q", "HBM", "read"): 10**9}, {"k": Work(1, 40, 10**11)})
+        ax = charts.roofline({f"number {i}": one for i in range(20)}, "T4")
+        assert len({(line.get_color(), line.get_marker()) for line in ax.get_lines()[1:]}) == 20
+
+    def test_no_points_are_a_roof(self) -> None:
+        ax = charts.roofline({}, "T4")
+        assert len(ax.get_lines()) == 1
+        assert ax.get_legend() is None
+
+    def test_what_is_no_ledger_or_no_device(self) -> None:
+        with pytest.raises(TypeError, match=r"'a' must be a ledger, such as result\.ledger; got a NoneType"):
+            charts.roofline({"a": None}, "T4")  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match=r"device must be a refsim\.cost\.Device or a built-in one's name, got 4"):
+            charts.roofline({}, 4)  # type: ignore[arg-type]
 
     def test_a_ledger_without_products(self) -> None:
         with pytest.raises(ValueError, match="'copy' has no HBM bytes or no matrix products"):

@@ -103,6 +103,27 @@ def test_a_strip_has_an_axes_a_frame_with_a_bar_a_seen_key():
     assert axes[3].get_title() == f"write\nLSE {frames[3].lse:.2f}"
 
 
+def test_a_frame_of_one_key_counts_keys():
+    (absorbed, written) = softmax_frames(attention.flash.steps(Q, K[:1], V[:1], tile=(2, 4)))
+    assert absorbed.title.startswith("key 0\n")
+    (ax, _) = filmstrip([absorbed, written], draw_softmax_frame)
+    assert ax.get_xticks().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"), [({"row": 2}, "row must be from 0 to 1"), ({"program": (5, 0)}, "program")]
+)
+def test_a_row_or_a_program_that_is_not_there(where, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        softmax_frames(attention.flash.steps(Q, K, V, tile=(2, 4)), **where)
+
+
+@pytest.mark.parametrize("where", [{"sequence": 3}, {"query_tile": 9}])
+def test_a_tile_that_is_not_there(where):
+    with pytest.raises(ValueError, match=r"no step absorbs keys for query tile \d of sequence \d"):
+        softmax_frames(attention.flash.steps(Q, K, V, tile=(2, 4)), **where)
+
+
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="at least one frame"):
         filmstrip([], lambda ax, frame: None)
@@ -204,6 +225,22 @@ def test_a_pool_film_keeps_what_was_and_a_colour_a_sequence():
     assert colours[2][0] == colours[1][1], "b keeps its colour when a is gone"
     assert [patch.get_height() for patch in stripes[0]] == [pytest.approx(0.92), pytest.approx(0.46)]
     assert "P0 · 2 refs" in [text.get_text() for text in axes[1].texts]
+
+
+def test_long_names_and_titles_stay_in_their_frames():
+    manager = BlockManager(2, 2)
+    film = PoolFilm(manager, columns=2)
+    manager.allocate("a request with a long name", 3)
+    film.keep("a request with a long name arrives and takes two blocks")
+    (ax,) = filmstrip(film.frames, film.draw)
+    assert ax.get_title() == "a request with a long name\narrives and takes two blocks"
+    names = [text for text in ax.texts if text.get_text().startswith("a request")]
+    assert len(names) == 2
+    ax.figure.draw_without_rendering()
+    squares = [patch.get_window_extent() for patch in ax.patches if not patch.get_fill()]
+    for text, square in zip(names, squares, strict=True):
+        assert text.get_clip_on()
+        assert (text.get_clip_box().x0, text.get_clip_box().x1) == pytest.approx((square.x0, square.x1))
 
 
 def test_the_player_holds_every_frame_and_its_controls_are_linked(monkeypatch):

@@ -47,6 +47,14 @@ def test_hit_rate_is_cumulative(result) -> None:
     assert line.get_ydata().tolist() == pytest.approx([0.0, 25.0, 100 * 8 / 24])
 
 
+def test_no_policy_is_left_out(result) -> None:
+    """More policies than colours: each has a line, no two alike, none of them a beam."""
+    ax = charts.hit_rate({f"policy {i}": result for i in range(20)})
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 20
+    assert max(line.get_linewidth() for line in ax.lines) <= 4
+    assert len(ax.get_legend().get_texts()) == 20
+
+
 def test_latency_is_a_distribution(result) -> None:
     (line,) = charts.latency({"paged": result}, "ttft_s").lines
     assert line.get_xdata().tolist() == [0.5, 0.5, 0.5]
