@@ -86,25 +86,26 @@ class Plan:
         >>> plan.rows, plan.Bc, plan.grid
         (4, 128, (8, 1))
         """
+        H, G, D = (_whole(name, size, 0) for name, size in (("H", H), ("G", G), ("D", D)))
         check_heads(H, G, D, D)
         if not isinstance(precision, Precision | None):
             raise TypeError(f"precision must be a Precision, such as Precision.of('float16'), got {precision!r}")
-        if block_size is not None and block_size < 1:
-            raise ValueError(f"block_size must be 1 or more, got {block_size}")
+        if block_size is not None:
+            block_size = _whole("block_size", block_size, 1)
         sequences, start = [], 0
-        for index, (n, T) in enumerate(lengths):
+        for index, (n, T) in enumerate(_pairs(lengths)):
             if n < 0 or T < 0:
                 raise ValueError(f"sequence {index} has {n} queries and {T} keys; lengths can't be negative")
             if max(n, T) > LONGEST:
                 raise ValueError(f"sequence {index} has {n} queries and {T} keys; int32 holds {LONGEST:,} at most")
-            sequences.append(Sequence(index, start, int(n), int(T)))
-            start += int(n)
+            sequences.append(Sequence(index, start, n, T))
+            start += n
         plan = cls(
             sequences=tuple(sequences),
             H=H,
             G=G,
             D=D,
-            Dv=D if Dv is None else Dv,
+            Dv=D if Dv is None else _whole("Dv", Dv, 0),
             variant=Variant.of(H, D, **variant),
             precision=precision or Precision.of(dtype_of(dtype)),
             packed=yes_or_no("pack_gqa", packed),
@@ -237,6 +238,23 @@ class Plan:
         """The type in which q, k and v lie on chip."""
         wider = self.precision.matrix.itemsize > self.precision.storage.itemsize
         return self.precision.storage if wider else self.precision.matrix
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        size = whole_number(value)
+    except TypeError:
+        size = least - 1
+    if size < least:
+        raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+    return size
+
+
+def _pairs(lengths: Any) -> list[tuple[int, int]]:
+    try:
+        return [(whole_number(n), whole_number(T)) for n, T in lengths]
+    except (TypeError, ValueError):
+        raise ValueError(f"lengths must be pairs of whole numbers, [(queries, keys), ...], got {lengths!r}") from None
 
 
 def _check_range(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from refsim import attention
+from refsim import attention, cost
 from refsim.attention import Plan
 from refsim.machine import Machine, SramOverflow
 from refsim.numerics import Precision
@@ -189,5 +189,20 @@ def test_plans() -> None:
         Plan.of([(1, 2**31)], H=1, G=1, D=4)
     with pytest.raises(ValueError, match="sequence 1 has -1 queries and 3 keys"):
         Plan.of([(1, 2), (-1, 3)], H=1, G=1, D=4)
-    with pytest.raises(ValueError, match="block_size must be 1 or more, got 0"):
-        Plan.of([(1, 2)], H=1, G=1, D=4, block_size=0)
+    sizes = {"H": 4, "G": 2, "D": 4}
+    for name, least, wrong in (
+        *((name, 0, wrong) for name in ("H", "G", "D", "Dv") for wrong in (-4, 4.0, "4")),
+        *(("block_size", 1, wrong) for wrong in (0, -1, 2.5, "2")),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number from {least}, got {wrong!r}"):
+            Plan.of([(1, 2)], **sizes | {name: wrong})
+    for lengths in ([5], 5, None, [(1.5, 2)], [("1", 2)], [(1, 2, 3)], [(np.nan, 2)]):
+        with pytest.raises(
+            ValueError, match=r"lengths must be pairs of whole numbers, \[\(queries, keys\), ...\], got"
+        ):
+            Plan.of(lengths, **sizes)
+
+
+def test_numpys_narrow_integers_are_sizes_like_any_other() -> None:
+    narrow = Plan.of([(np.int32(10**6), np.int32(10**6))], H=np.int8(64), G=np.uint8(8), D=np.int16(128))
+    assert cost.closed_form.standard(narrow) == cost.closed_form.standard(Plan.of([(10**6, 10**6)], H=64, G=8, D=128))
