@@ -23,7 +23,8 @@ def load(path: str | Path | None = None, *, tokenizer: str | Path | None = None)
     tokenizer: the tokenizer's file, where it is not the one that lies beside the weights.
 
     Raises FileNotFoundError when there are no such weights, ValueError when they are damaged or do not fit together,
-    NotImplementedError for an architecture the decoder does not have, ImportError when a reader's library is missing.
+    NotImplementedError for quantized weights and an architecture the decoder does not have, ImportError when a reader's
+    library is missing.
 
     >>> load("/no/such/weights.bin")
     Traceback (most recent call last):

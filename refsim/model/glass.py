@@ -7,7 +7,6 @@ the right, its RoPE pairs neighbours, and its embeddings are tied.
 from __future__ import annotations
 
 import importlib.util
-import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from refsim.model.config import Config, Layer, Weights
 from refsim.model.decoder import Decoder
+from refsim.model.files import as_float32, check_layers, check_names, json_object
 from refsim.model.tokenizer import RankedBPE
 
 _LAYER = {
@@ -47,8 +47,10 @@ def installed(language: str = "en") -> Path | None:
 def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
     """Read an `.npz` of glassllm; its tokenizer is NAME.tokenizer.json beside it unless another is named.
 
-    Raises ValueError when arrays are missing or the file is damaged.
+    Raises ValueError when arrays are missing or the file is damaged, NotImplementedError for quantized weights.
     """
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not a readable .npz, perhaps cut short (it is no zip archive)")
     try:
         with path.open("rb") as raw, np.load(raw) as file:
             arrays = {name: file[name] for name in file.files}
@@ -56,22 +58,24 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
         raise ValueError(f"{path}: not a readable .npz, perhaps cut short ({error})") from error
     if "__config__" not in arrays:
         raise ValueError(f"{path}: an .npz of glassllm has an entry __config__; this one has {sorted(arrays)[:5]} ...")
-    sizes = json.loads(str(arrays.pop("__config__")))
+    sizes = json_object(f"{path}, __config__", str(arrays.pop("__config__")))
     if absent := _SIZES - set(sizes):
         raise ValueError(f"{path}: its __config__ lacks {sorted(absent)}")
-    layers = sizes["n_layers"]
+    wrong = {name: size for name in sorted(_SIZES) if isinstance(size := sizes[name], bool | str | list | dict | None)}
+    if wrong:
+        raise ValueError(f"{path}: its __config__ must give numbers; got {wrong}")
+    layers = int(sizes["n_layers"])
+    check_layers(path, layers, len(arrays))
     names = {"E", "norm_f.gamma"} | {f"blocks.{i}.{name}" for i in range(layers) for name in _LAYER.values()}
-    if names != set(arrays):
-        missing, unknown = sorted(names - set(arrays)), sorted(set(arrays) - names)
-        raise ValueError(f"{path}: arrays missing: {missing}; arrays not understood: {unknown}")
-    weights = {name: array.astype(np.float32) for name, array in arrays.items()}
+    check_names(path, "arrays", names, set(arrays))
+    weights = {name: as_float32(path, name, array) for name, array in arrays.items()}
     config = Config(
         dim=sizes["d_model"],
         num_layers=layers,
         num_heads=sizes["n_heads"],
         num_kv_heads=sizes["n_kv_heads"],
-        head_dim=sizes["d_model"] // sizes["n_heads"],
-        hidden=weights["blocks.0.ffn.W1"].shape[-1],
+        head_dim=sizes["d_model"] // max(sizes["n_heads"], 1),
+        hidden=(0, *weights["blocks.0.ffn.W1"].shape)[-1],
         vocab=sizes["vocab_size"],
         context=sizes["max_len"],
         eps=sizes["eps"],

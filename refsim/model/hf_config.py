@@ -9,6 +9,7 @@ from refsim.model import rope_scaling
 from refsim.model.config import Config
 
 MODEL_TYPES = ("llama", "mistral", "qwen3")
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def config_of(raw: Mapping[str, Any]) -> Config:
@@ -37,7 +38,7 @@ def config_of(raw: Mapping[str, Any]) -> Config:
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or dim // heads,
+            head_dim=raw.get("head_dim") or dim // max(heads, 1),
             hidden=raw["intermediate_size"],
             vocab=raw["vocab_size"],
             context=context,
@@ -56,6 +57,8 @@ def config_of(raw: Mapping[str, Any]) -> Config:
 def rope_of(raw: Mapping[str, Any]) -> tuple[float, rope_scaling.Scaling | None, int]:
     """RoPE's base, its scaling rule, and the context that the rule stretches to."""
     rules = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rules, Mapping):
+        raise ValueError(f"config.json: rope_parameters (or rope_scaling) must be an object {{...}}; got {rules!r}")
     base = rules.get("rope_theta", raw.get("rope_theta", 10000.0))
     trained = raw["max_position_embeddings"]
     if rules.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
@@ -110,12 +113,25 @@ def scaling_of(rules: Mapping[str, Any], trained: int) -> Any:
 
 
 def _windows(raw: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
-    """The window of each layer, where there is one: `layer_types` says which layers, else all of them have it."""
-    width = raw.get("sliding_window")
-    if width is None or not raw.get("use_sliding_window", True):
+    """The window of each layer, where there is one: `layer_types` says which layers, else all of them have it.
+
+    What a config leaves out has its family's default: Mistral has a window unless it says null, Qwen3 has none unless
+    it says use_sliding_window, and then none in the first 28 layers.
+    """
+    kind = raw["model_type"]
+    width = raw.get("sliding_window", 4096 if kind == "mistral" else None)
+    if not raw.get("use_sliding_window", kind != "qwen3"):
+        width = None
+    kinds = raw.get("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or not set(kinds) <= set(LAYER_TYPES):
+            raise NotImplementedError(f"layer_types {kinds} are not supported yet; known are {', '.join(LAYER_TYPES)}")
+        if width is None and "sliding_attention" in kinds:
+            raise ValueError("config.json: layer_types has sliding_attention, but sliding_window gives no width")
+    if width is None:
         return ()
-    if kinds := raw.get("layer_types"):
+    if kinds:
         return tuple(width if kind == "sliding_attention" else None for kind in kinds)
     # Qwen's older spelling: the first max_window_layers layers see everything.
-    first = raw.get("max_window_layers", 0)
+    first = raw.get("max_window_layers", 28 if kind == "qwen3" else 0)
     return tuple(width if i >= first else None for i in range(layers))

@@ -133,10 +133,37 @@ def test_damaged_glassllm_files_are_refused(tmp_path):
         ({"__config__": None}, "__config__"),
         ({"__config__": np.array("{}")}, "lacks"),
         ({"norm_f.gamma": np.zeros(9)}, r"weight norm: the config asks for float32 of shape \(8,\)"),
+        ({"blocks.0.ffn.W1": np.float32(1)}, "hidden must be a whole number"),
+        ({"__config__": np.array("{")}, "__config__: not JSON"),
+        ({"__config__": np.array("[]")}, "__config__: expected a JSON object .* found a list"),
+        ({"__config__": sizes_but(arrays, n_layers="2")}, "must give numbers; got {'n_layers': '2'}"),
+        ({"__config__": sizes_but(arrays, d_model=None)}, "must give numbers; got {'d_model': None}"),
+        ({"__config__": sizes_but(arrays, n_heads=0)}, "num_heads must be a whole number"),
+        ({"__config__": sizes_but(arrays, n_layers=10**9)}, "1000000000 layers, there are 20 arrays"),
+        ({"__config__": sizes_but(arrays, n_layers=1)}, r"not understood: \['blocks.1.attn.W_K', .* and 3 more"),
     ]:
         np.savez(path, **{name: a for name, a in {**arrays, **change}.items() if a is not None})
         with pytest.raises(ValueError, match=says):
             model.load(path)
+
+
+def sizes_but(arrays: dict[str, np.ndarray], **changed) -> np.ndarray:
+    return np.array(json.dumps(json.loads(str(arrays["__config__"])) | changed))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.complex64, "<U3"])
+def test_glassllm_weights_that_are_no_floats_are_refused(tmp_path, dtype):
+    arrays = glass_arrays(decoder_of(tied=True, rope_style="interleaved"))
+    np.savez(tmp_path / "m.npz", **arrays | {"E": arrays["E"].astype(dtype)})
+    with pytest.raises(NotImplementedError, match=r"E holds .*quantized"):
+        model.load(tmp_path / "m.npz")
+
+
+def test_what_is_no_npz_gets_no_advice_to_trust_it(tmp_path):
+    (tmp_path / "m.npz").write_bytes(b"no archive at all")
+    with pytest.raises(ValueError, match=r"not a readable \.npz") as refused:
+        model.load(tmp_path / "m.npz")
+    assert "trust" not in str(refused.value).replace(str(tmp_path), "")
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path):
@@ -228,6 +255,54 @@ def test_sharded_half_precision_weights_become_float32(tmp_path):
         model.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "expected weight_map .* got None"),
+        ('{"weight_map": {"a": 1}}', "expected weight_map"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "a file of this folder"),
+        ('{"weight_map": {}}', "2 layers, there are 0 arrays"),
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path, text, says):
+    write_hf(tmp_path, hf_tensors(decoder_of(tied=False)), RAW)
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        model.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", ml_dtypes.bfloat16])
+def test_every_floating_type_becomes_float32(tmp_path, dtype):
+    tensors = {name: a.astype(dtype) for name, a in hf_tensors(decoder_of(tied=False)).items()}
+    write_hf(tmp_path, tensors, RAW)
+    found = model.load(tmp_path).weights
+    np.testing.assert_array_equal(found.embedding, tensors["model.embed_tokens.weight"].astype(np.float32))
+    assert {a.dtype for _, a in found.named()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [("int8", "I8"), ("uint8", "U8"), ("bool", "BOOL"), (ml_dtypes.float8_e4m3fn, "F8_E4M3"), ("complex64", "C64")],
+)
+def test_quantized_weights_are_not_taken_for_floats(tmp_path, dtype, stored):
+    """One tensor of whole numbers, in a config that says nothing of it: its scales are elsewhere, or nowhere."""
+    tensors = hf_tensors(decoder_of(tied=False))
+    name = "model.layers.1.mlp.up_proj.weight"
+    write_hf(tmp_path, tensors | {name: tensors[name].astype(dtype)}, RAW)
+    with pytest.raises(NotImplementedError, match=rf"{name} is stored as {stored}; .*quantized"):
+        model.load(tmp_path)
+
+
+def test_long_lists_of_names_are_cut_short(tmp_path):
+    tensors = hf_tensors(decoder_of(tied=False))
+    write_hf(tmp_path, {f"old.{name}": a for name, a in tensors.items()}, RAW)
+    with pytest.raises(ValueError, match=r"tensors missing: \['lm_head.weight', .*\] and 15 more") as refused:
+        model.load(tmp_path)
+    assert len(str(refused.value)) < 1000
+
+
 def test_what_a_checkpoint_repeats_is_ignored_and_what_is_unknown_is_not(tmp_path):
     decoder = decoder_of(tied=True)
     tensors, raw = hf_tensors(decoder), RAW | {"tie_word_embeddings": True}
@@ -264,9 +339,24 @@ def test_damaged_hf_folders_are_refused(tmp_path):
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing"):
         model.load(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="not JSON"):
-        model.load(tmp_path)
+    for text, says in [
+        (b"{", "not JSON"),
+        (b"\xff\xfe{", "not JSON"),
+        (b"[]", "JSON object"),
+        (b"null", "JSON object"),
+    ]:
+        (tmp_path / "config.json").write_bytes(text)
+        with pytest.raises(ValueError, match=rf"config\.json: .*{says}"):
+            model.load(tmp_path)
+
+
+def test_a_tokenizer_json_that_is_none_is_named(tmp_path):
+    pytest.importorskip("tokenizers", reason="tokenizer.json needs the library tokenizers")
+    write_hf(tmp_path, hf_tensors(decoder_of(tied=False)), RAW)
+    for text in (b"", b"{}", b"\xff"):
+        (tmp_path / "tokenizer.json").write_bytes(text)
+        with pytest.raises(ValueError, match=r"tokenizer\.json: the library tokenizers can't read it"):
+            model.load(tmp_path).tokenizer.encode("one")
 
 
 def test_a_tokenizer_json_is_used_by_its_library(tmp_path):
@@ -346,6 +436,17 @@ def test_both_spellings_of_rope_give_one_config(rules, scaling, context):
         ({"sliding_window": 12, "use_sliding_window": False}, ()),
         ({"sliding_window": 12, "layer_types": ["full_attention", "sliding_attention"]}, (None, 12)),
         ({"sliding_window": 12, "use_sliding_window": True, "max_window_layers": 1}, (None, 12)),
+        ({"layer_types": ["full_attention", "full_attention"]}, ()),
+        # Qwen3 states a width in every config, and uses it only where it says so, after layer 28 if it says no more.
+        ({"model_type": "qwen3", "sliding_window": 12}, ()),
+        ({"model_type": "qwen3", "sliding_window": 12, "use_sliding_window": True}, (None, None)),
+        (
+            {"model_type": "qwen3", "sliding_window": 12, "use_sliding_window": True, "num_hidden_layers": 29},
+            (*[None] * 28, 12),
+        ),
+        # Mistral has a window unless its config says that it has none.
+        ({"model_type": "mistral"}, (4096, 4096)),
+        ({"model_type": "mistral", "sliding_window": None}, ()),
     ],
 )
 def test_windows_are_found_where_configs_put_them(change, windows):
@@ -372,6 +473,16 @@ def test_older_configs_leave_heads_out():
         ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, NotImplementedError, "mscale"),
         ({"rope_scaling": {"type": "linear"}}, ValueError, "no key 'factor'"),
         ({"hidden_size": None}, ValueError, "not a number"),
+        ({"num_attention_heads": 0}, ValueError, "num_heads must be a whole number"),
+        ({"num_hidden_layers": True}, ValueError, "num_layers must be a whole number"),
+        ({"rope_scaling": "linear"}, ValueError, "rope_scaling.* must be an object"),
+        ({"rope_parameters": [1]}, ValueError, "rope_parameters .* must be an object"),
+        ({"sliding_window": 4.5}, ValueError, "a whole number of at least 1"),
+        ({"sliding_window": "4"}, ValueError, "a whole number of at least 1"),
+        ({"layer_types": ["chunked_attention"] * 2}, NotImplementedError, "layer_types .*chunked_attention"),
+        ({"layer_types": "full_attention"}, NotImplementedError, "layer_types"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, ValueError, "no width"),
+        ({"layer_types": ["full_attention"], "sliding_window": 4}, ValueError, "1 for 2 layers"),
     ],
 )
 def test_configs_beyond_this_decoder_are_refused(change, error, says):

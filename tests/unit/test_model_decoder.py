@@ -228,6 +228,8 @@ def test_weights_that_do_not_fit_the_config_are_named():
         ({"eps": 0.0}, "eps"),
         ({"windows": (3,)}, "an entry a layer"),
         ({"windows": (0, 3)}, "at least 1"),
+        ({"windows": (2.5, 3)}, "whole number of at least 1"),
+        ({"dim": True}, "dim"),
         ({"rope_style": "neox"}, "rope_style"),
     ],
 )
