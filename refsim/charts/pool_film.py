@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from refsim.charts.pool import BlockOnMap, blocks_on_map
-from refsim.charts.style import FAINT, GREY, INK, SERIES
+from refsim.charts.style import FAINT, GREY, INK, SERIES, folded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,5 +75,5 @@ class PoolFilm:
         ax.set_ylim(0.92 - rows, 1)
         ax.set_aspect("equal")
         ax.axis("off")
-        ax.set_title(textwrap.fill(frame.title, 32), fontsize=9, color=INK)
+        ax.set_title(folded(frame.title, 32), fontsize=9, color=INK)
         return ax

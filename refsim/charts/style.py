@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,15 @@ def label_log_axis(axis: Axis, show: Callable[[float], str], *, base: float = 10
 
     axis.set_major_formatter(lambda x, _: show(x))
     axis.set_minor_formatter(Between(base))
+
+
+def folded(text: str, letters: int) -> str:
+    """Text in lines of at most so many letters; the breaks it has already stay.
+
+    >>> folded("two\\nlines, of which one is long", 16)
+    'two\\nlines, of which\\none is long'
+    """
+    return "\n".join(textwrap.fill(line, letters) for line in text.splitlines())
 
 
 def round_nbytes(nbytes: float) -> str:

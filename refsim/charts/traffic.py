@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from refsim.charts.style import (
     MANY,
     SERIES,
     check_ledgers,
+    folded,
     human_nbytes,
     label_log_axis,
     legend,
@@ -86,7 +86,7 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
         ax.text(total + 0.01 * longest, row, human_nbytes(total), va="center", color=INK, fontsize=9)
     ax.set_xlim(0, 1.14 * longest)
     ax.set_ylim(len(ledgers) - 0.4, -0.6)
-    ax.set_yticks(rows, [textwrap.fill(name, 28) for name in ledgers])
+    ax.set_yticks(rows, [folded(name, 28) for name in ledgers])
     ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=longest < 10))
     ax.xaxis.set_major_formatter(lambda x, _: round_nbytes(x))
     ax.set_xlabel("bytes read from and written to HBM")

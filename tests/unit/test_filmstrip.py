@@ -227,6 +227,12 @@ def test_a_pool_film_keeps_what_was_and_a_colour_a_sequence():
     assert "P0 · 2 refs" in [text.get_text() for text in axes[1].texts]
 
 
+def test_a_title_keeps_its_lines():
+    film = PoolFilm(BlockManager(1, 1))
+    film.keep("one\nand two")
+    assert filmstrip(film.frames, film.draw)[0].get_title() == "one\nand two"
+
+
 def test_long_names_and_titles_stay_in_their_frames():
     manager = BlockManager(2, 2)
     film = PoolFilm(manager, columns=2)
