@@ -149,7 +149,7 @@ reduced = softmax.reduce(hot_outs[:, None, None], hot_lses[:, None, None])[0][0,
 assert np.isnan(naive).all()
 np.testing.assert_allclose(reduced, exact, atol=1e-4)
 Prose(f"""LSEs of the parts: {", ".join(f"{x:.1f}" for x in hot_lses)}. Naive reduction: **{naive}**. LSE reduction:
-**{reduced}**, and the exact answer is {exact.round(6)}.""")
+**{reduced.round(4)}**, and the exact answer is {exact.round(4)}.""")
 
 # %% [markdown]
 # ## What the handover costs

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import platform
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,10 @@ every_notebook = pytest.mark.parametrize("source", build.sources(), ids=lambda p
 
 
 @every_notebook
-def test_it_runs_from_its_source_and_its_pair_shows_what_it_gives(source):
+def test_it_runs_from_its_source_and_its_pair_shows_what_it_gives(source, monkeypatch):
+    # Another processor rounds sums otherwise, and a notebook's text must not show it: take the kernels of an old one.
+    if platform.machine() == "x86_64":
+        monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
     assert build.difference(source) is None, "run: python notebooks/build.py"
     notebook = build.run(build.read_source(source))
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source)
