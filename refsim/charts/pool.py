@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from refsim.charts.style import FAINT, GREY, INK, SERIES, new_axes
+from refsim.charts.style import BRICK, FAINT, GREY, INK, SERIES, new_axes
 from refsim.kvcache import BlockManager, blocks_for
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def pool_map(
         seq: {"facecolor": SERIES[i % len(SERIES)], "hatch": HATCHES[i // len(SERIES) % len(HATCHES)]}
         for i, seq in enumerate(manager.sequences)
     }
-    halo = [withStroke(linewidth=2, foreground="white", alpha=0.6)]  # words on many stripes, or on dark ones
+    halo = [withStroke(linewidth=2, foreground="white", alpha=0.6)]
     for number, block in enumerate(blocks):
         at = (number % columns, -(number // columns))
         _draw_block(ax, at, block, block.used_slots / manager.block_size, looks)
@@ -95,7 +95,7 @@ def pool_map(
             va="center",
             fontsize=8,
             color=INK if block.refs else GREY,
-            path_effects=halo,
+            path_effects=halo if _is_busy(block, looks) else None,
         )
     ax.set_xlim(-0.1, columns)
     ax.set_ylim(-rows + 0.9, 1)
@@ -112,6 +112,12 @@ def pool_map(
             fontsize=9,
         )
     return ax
+
+
+def _is_busy(block: BlockOnMap, looks: Mapping[Hashable, Any]) -> bool:
+    """Whether words would be lost on it: on many stripes, on hatches, on dark colours."""
+    own = [looks[seq] for seq in block.holders]
+    return len(own) > 2 or any(look["hatch"] or look["facecolor"] in (BRICK, INK) for look in own)
 
 
 def _draw_block(ax: Axes, at: tuple[int, int], block: BlockOnMap, full: float, looks: Mapping[Hashable, Any]) -> None:
