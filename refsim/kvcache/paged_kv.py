@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim.kvcache.address import slot_to_block
+from refsim.kvcache.manager import BlockManager
 from refsim.kvcache.whole import whole
 from refsim.numerics import DTYPES, dtype_of
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float, Int32, Int64
     from numpy.typing import DTypeLike
-
-    from refsim.kvcache.manager import BlockManager
 
 
 class PagedKV:
@@ -51,6 +50,8 @@ class PagedKV:
         v_head_dim: int | None = None,
         poison: bool = True,
     ) -> None:
+        if not isinstance(manager, BlockManager):
+            raise TypeError(f"manager is {manager!r}; expected a BlockManager, which decides on the blocks")
         layers, num_kv_heads = whole("layers", layers), whole("num_kv_heads", num_kv_heads)
         head_dim = whole("head_dim", head_dim)
         v_head_dim = head_dim if v_head_dim is None else whole("v_head_dim", v_head_dim)

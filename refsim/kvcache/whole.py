@@ -9,7 +9,7 @@ from typing import Any
 def whole(name: str, value: Any) -> int:
     """`value` as an int. Raises ValueError, by `name`, for what is no whole number.
 
-    >>> whole("block_size", __import__("numpy").uint8(16)), whole("block_size", 2.5)
+    >>> whole("block_size", 2.5)
     Traceback (most recent call last):
     ...
     ValueError: block_size is 2.5; expected a whole number

@@ -214,6 +214,11 @@ def test_a_cache_that_cannot_work_is_refused(build) -> None:
         build(BlockManager(4, 4))
 
 
+def test_a_cache_needs_a_manager() -> None:
+    with pytest.raises(TypeError, match="manager is 8; expected a BlockManager"):
+        PagedKV(8, 1, 1, 2)  # type: ignore[arg-type]
+
+
 def test_keys_alone_can_be_cached(rng) -> None:
     kv = PagedKV(BlockManager(2, 4), 1, 1, 576, ml_dtypes.bfloat16, v_head_dim=0)
     kv.manager.allocate("a", 0)

@@ -207,6 +207,20 @@ def test_only_what_was_pinned_together_is_unpinned(ids: list[int]) -> None:
     assert (pinned, m.available) == ([0, 1], 0)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Chain([1], 0),
+        lambda: Chain([1], 2.5),  # type: ignore[arg-type]
+        lambda: Chain([1, 2], 1).truncate(-1),
+        lambda: Chain(np.array([2**64 - 1], np.uint64), 1),  # as 64 signed bits it would equal -1
+    ],
+)
+def test_a_chain_that_makes_no_sense_is_refused(call) -> None:
+    with pytest.raises(ValueError, match=r"expected|at least one"):
+        call()
+
+
 def test_a_bad_chunk_holds_no_hits() -> None:
     m = BlockManager(8, 4, prefix_cache=True)
     m.allocate("a", range(9))
