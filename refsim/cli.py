@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ def build(chosen: str | None = None) -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2, with one line on stderr, for arguments that can't be used."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a question mark is better than an end half-way
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     chosen = next((word for word in given if not word.startswith("-")), None)
     try:

@@ -68,7 +68,7 @@ def agreement(setting: Setting, runs: dict[str, Generated]) -> Chapter:
                 "largest."
             ),
             Table.of(("algorithm", "how", "tokens equal", "logits apart"), rows, "llrr"),
-            Quote(setting.prompt, setting.tokenizer.decode(expected.ids)),
+            Quote(setting.prompt, setting.added(expected.ids)),
         ),
     )
 

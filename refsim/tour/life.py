@@ -71,7 +71,7 @@ def life(setting: Setting) -> Chapter:
                 f"{offset:,} of each layer's pool. Reserved and unused at the end: {count(unused, 'slot')}, never more "
                 f"than {B - 1} a sequence."
             ),
-            Quote(setting.prompt, setting.tokenizer.decode(new)),
+            Quote(setting.prompt, setting.added(new)),
             picture,
         ),
     )

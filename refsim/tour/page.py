@@ -82,12 +82,14 @@ class Chapter:
 
 
 def visible(text: str) -> str:
-    r"""Text of a model or a user with its control characters spelled out, since a terminal would obey them.
+    r"""Text of a model or a user with its control characters spelled out, since a terminal would obey them; and half
+    characters (lone surrogates, what bytes that are no UTF-8 become), since no file would take them.
 
     >>> visible("plain " + chr(27) + "[31mred")
     'plain \\x1b[31mred'
     """
-    return "".join(repr(c)[1:-1] if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
+    hidden = ("Cc", "Cs")
+    return "".join(repr(c)[1:-1] if unicodedata.category(c) in hidden and c not in "\n\t" else c for c in text)
 
 
 def count(number: int, what: str) -> str:

@@ -9,18 +9,27 @@ from pathlib import Path
 
 from refsim.tour.page import Chapter, Picture, Prose, Quote, Table
 
+# Pictures are drawn on white, in the dark too. On a narrow screen they scroll, as tables do: shrunk, nobody reads them.
 STYLE = """
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #222; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd; }
-nav a { margin-right: 1rem; } a { color: #0072b2; }
+:root { color-scheme: light dark; --page: #fff; --text: #222; --quiet: #595959; --line: #ddd; --quote: #f6f6f6;
+  --link: #0072b2; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #1b1b1b; --text: #ddd; --quiet: #a8a8a8; --line: #444; --quote: #272727; --link: #6cb8e6; }
+}
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif;
+  color: var(--text); background: var(--page); overflow-wrap: break-word; }
+h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
+nav a { display: inline-block; margin-right: 1rem; } a { color: var(--link); }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; }
-th { border-bottom: 1px solid #999; } td { border-bottom: 1px solid #eee; } .r { text-align: right; }
-blockquote { margin: 1rem 0; padding: .5rem 1rem; border-left: 3px solid #0072b2; background: #f6f6f6;
+th, td { padding: .25rem 1rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th { border-bottom-color: var(--quiet); } td { min-width: 6rem; }
+.r { text-align: right; white-space: nowrap; min-width: 0; }
+blockquote { margin: 1rem 0; padding: .5rem 1rem; border-left: 3px solid var(--link); background: var(--quote);
   white-space: pre-wrap; overflow-wrap: anywhere; }
-blockquote span { color: #777; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; } figcaption { color: #555; font-size: .9rem; }
+blockquote span, figcaption { color: var(--quiet); }
+figure { margin: 1.5rem 0; } figcaption { font-size: .9rem; }
+figure img { display: block; max-width: 100%; min-width: 34rem; background: #fff; }
 """
 
 
@@ -72,9 +81,8 @@ def _item(item: Prose | Quote | Table | Picture) -> str:
         case Picture(_, png, caption):
             data = base64.b64encode(png).decode("ascii")
             text = escape(caption, quote=True)
-            return (
-                f"<figure><img src='data:image/png;base64,{data}' alt='{text}'><figcaption>{text}</figcaption></figure>"
-            )
+            image = f"<img src='data:image/png;base64,{data}' alt='{text}'>"
+            return f"<figure><div class='scroll'>{image}</div><figcaption>{text}</figcaption></figure>"
 
 
 def _cell(tag: str, text: str, side: str) -> str:

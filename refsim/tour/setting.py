@@ -11,6 +11,7 @@ from refsim.model.tokenizer import Tokenizer
 
 DEFAULT_PROMPTS = {"glassllm en": "Alice was beginning to get very tired of sitting by her sister"}
 OTHER_PROMPT = "Once upon a time"
+MOST_BLOCK_NBYTES = 2**29  # a pool has several
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Setting:
     def length(self) -> int:
         """Tokens in the cache when all is written: the last new token is never fed back."""
         return len(self.ids) + self.tokens - 1
+
+    def added(self, new: Sequence[int]) -> str:
+        """The text of new tokens after the prompt's: some tokenizers drop the space before a word that stands alone."""
+        given, whole = (self.tokenizer.decode(list(ids)) for ids in (self.ids, (*self.ids, *new)))
+        return whole.removeprefix(given) if whole.startswith(given) else self.tokenizer.decode(list(new))
 
 
 class IdsAsText:
@@ -75,6 +81,10 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
     else:
         tokenizer, default = decoder.tokenizer, DEFAULT_PROMPTS.get(decoder.name, OTHER_PROMPT)
     text = default if prompt is None else prompt
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"--prompt is not UTF-8 text ({error.reason} at character {error.start})") from error
     ids = tokenizer.encode(text)
     if not ids:
         raise ValueError("--prompt is empty; give the model a word to begin with")
@@ -84,6 +94,13 @@ def prepare(weights: Path | None, prompt: str | None, tokens: int, block_size: i
         advice = f"ask for at most {room} with --tokens" if room >= 1 else "shorten the prompt"
         raise ValueError(
             f"a prompt of {len(ids)} tokens and {tokens} new ones pass the model's context of {context}: {advice}"
+        )
+    config = decoder.config
+    a_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
+    if block_size * a_token > MOST_BLOCK_NBYTES:
+        raise ValueError(
+            f"--block-size {block_size} makes a block of {block_size * a_token:,} bytes in float32; the tour takes up "
+            f"to {MOST_BLOCK_NBYTES // a_token}, and the model's whole context is {context} tokens"
         )
     return Setting(decoder, tokenizer, note, text, tuple(ids), tokens, block_size)
 

