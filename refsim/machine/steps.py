@@ -86,7 +86,7 @@ class Walk(Generic[R]):
             while (step := next(self._generator)) is None:
                 pass
         except StopIteration as end:
-            if not self._ended and not self._failed:
+            if not self._ended:
                 self._result, self._ended = end.value, True
             raise StopIteration from None
         except BaseException:

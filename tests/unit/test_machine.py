@@ -109,6 +109,32 @@ def test_kernels_do_not_nest_and_one_that_fails_ends():
     assert machine.ledger().launches == 3
 
 
+def test_what_runs_apart_counts_for_every_machine_it_came_from():
+    whole = Machine(sram_nbytes=100)
+    call, other = whole.apart(), whole.apart()
+    part = call.apart()
+    x = part.hbm("x", np.ones(2))
+    with part.kernel("k") as k, other.kernel("k"), k.programs() as prog:
+        prog.load(x, ..., into=prog.buffer("x", (2,), "float64"))
+        for machine in (part, call, whole):
+            assert machine.ledger().total(tensor="x") == 16, "while it runs"
+        with pytest.raises(SramOverflow, match="the machine has 100 B"):
+            prog.buffer("y", (100,), "float64")
+    assert part.ledger() == call.ledger()
+    assert whole.ledger() == part.ledger() + other.ledger()
+    assert (whole.ledger().launches, other.ledger().launches, other.ledger().hbm_nbytes) == (2, 1, 0)
+
+
+def test_nothing_starts_apart_while_the_whole_machine_runs_a_kernel():
+    machine, kernel = one("outer")
+    part = machine.apart().apart()
+    with kernel, pytest.raises(RuntimeError, match="'inner' can't start inside kernel 'outer'"), part.kernel("inner"):
+        pass
+    with part.kernel("inner"):
+        pass
+    assert machine.ledger().launches == 2
+
+
 def test_inputs_cannot_be_written():
     machine, kernel = one()
     x = machine.hbm("x", np.ones(1))
