@@ -114,7 +114,7 @@ class Running:
         control.shared_nbytes, control.workers = self.shared_mem, self._workers()
         control.stack_nbytes = self.stack_nbytes
         control.entry = self.entry.address
-        pointers = {i: self.memory.pointer(a) for i, a in self.arguments.arrays.items()}
+        pointers = {i: self.memory.pointer(self.entry.names[i], a) for i, a in self.arguments.arrays.items()}
         addresses, self._keep = pack(self.arguments, pointers)
         if len(addresses) > native.MAX_ARGUMENTS:
             raise LaunchError(

@@ -116,10 +116,14 @@ def bounds_of(array: np.ndarray) -> tuple[int, int]:
 
 
 def group(arguments: list[tuple[str, np.ndarray, bool]]) -> list[Tensor]:
-    """Join arguments whose memory overlaps: a kernel must see a write through one in the other."""
+    """Join arguments whose memory overlaps: a kernel must see a write through one in the other.
+
+    Where none of them can be written, each stays a tensor of its own, and so has its own counts.
+    """
     tensors: list[Tensor] = []
     for name, array, constant in sorted(arguments, key=lambda a: bounds_of(a[1])[0]):
         low, high = bounds_of(array)
+        constant = constant or not array.flags.writeable
         if tensors and low < tensors[-1].high:
             last = tensors[-1]
             last.names.append(name)
@@ -127,8 +131,15 @@ def group(arguments: list[tuple[str, np.ndarray, bool]]) -> list[Tensor]:
             last.high = max(last.high, high)
             last.constant &= constant
         else:
-            tensors.append(Tensor([name], [array], low, high, constant or not array.flags.writeable))
-    return tensors
+            tensors.append(Tensor([name], [array], low, high, constant))
+    return [part for tensor in tensors for part in (_apart(tensor) if tensor.constant else [tensor])]
+
+
+def _apart(tensor: Tensor) -> list[Tensor]:
+    return [
+        Tensor([name], [array], *bounds_of(array), constant=True)
+        for name, array in zip(tensor.names, tensor.arrays, strict=True)
+    ]
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:
@@ -201,13 +212,10 @@ class DeviceMemory:
     def slot(self, tensor: Tensor) -> native.Slot:
         return self.space.slots[tensor.slot]
 
-    def pointer(self, array: np.ndarray) -> int:
-        """Where a kernel finds an array's first element."""
-        address = array.ctypes.data
-        for tensor in self.tensors:
-            if any(a is array for a in tensor.arrays):
-                return tensor.address + address - tensor.low
-        raise LookupError("the array is no argument of this launch")
+    def pointer(self, name: str, array: np.ndarray) -> int:
+        """Where a kernel finds the first element of the array that it was given as `name`."""
+        tensor = next(tensor for tensor in self.tensors if name in tensor.names)
+        return tensor.address + array.ctypes.data - tensor.low
 
     def bring_back(self, written: set[int] | None) -> None:
         """Copy what kernels wrote to the arrays they were given: the tensors of those slots, or (None) all."""

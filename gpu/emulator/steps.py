@@ -127,16 +127,16 @@ class Steps:
             control.step_line,
             lines[control.step_line - 1].strip() if 0 < control.step_line <= len(lines) else "",
             shared,
-            {n: self._tensor(a) for n, a in self._named()},
+            {n: self._tensor(n, a) for n, a in self._named()},
             dict(zip(self._watched, values, strict=True)),
         )
 
     def _named(self) -> list[tuple[str, np.ndarray]]:
         return [(self._running.entry.names[i], a) for i, a in self._running.arguments.arrays.items()]
 
-    def _tensor(self, array: np.ndarray) -> np.ndarray:
+    def _tensor(self, name: str, array: np.ndarray) -> np.ndarray:
         """An argument as the kernel sees it now."""
-        base = self._running.memory.pointer(array)
+        base = self._running.memory.pointer(name, array)
         buffer = bytes_at(base, array.nbytes) if array.flags.c_contiguous else None
         return buffer.view(array.dtype).reshape(array.shape).copy() if buffer is not None else array.copy()
 

@@ -21,6 +21,26 @@ def test_the_same_array_twice_is_one_tensor():
     assert z[8] == 6
 
 
+def test_overlapping_arguments_that_are_only_read_are_counted_apart():
+    code = """
+extern "C" __global__ void k(const float* a, const float* b, const float* c, float* y) {
+    y[threadIdx.x] = a[threadIdx.x] + b[4 * (threadIdx.x / 4)] + (threadIdx.x == 0 ? c[0] : 0);
+}"""
+    kernel = RawKernel(code, "k")
+    joint, y = np.arange(96, dtype=np.float32).reshape(8, 12), np.zeros(32, np.float32)
+    a, b = joint[:, :6], joint[:, 6:]  # interleaved in memory
+    kernel(1, 32, (a, b, a, y))
+    flat = joint.ravel()
+    expected = flat[:32] + flat[6 + np.arange(32) // 4 * 4]
+    expected[0] += flat[0]
+    np.testing.assert_array_equal(y, expected)
+    read = {name: kernel.trace.tensors[name].read for name in "abc"}
+    assert {name: traffic.nbytes for name, traffic in read.items()} == {"a": 128, "b": 128, "c": 4}
+    assert {name: traffic.unique_nbytes for name, traffic in read.items()} == {"a": 128, "b": 32, "c": 4}
+    with pytest.raises(emulator.KernelError, match="reads 4 bytes at element 8 of `b`"):
+        kernel(1, 96, (joint, b[:1], a, np.zeros(96, np.float32)))  # each has its own bounds, too
+
+
 def test_views_are_bounded_by_their_own_extent():
     code = 'extern "C" __global__ void k(const float* x, float* y, int n) { y[threadIdx.x] = x[threadIdx.x * n]; }'
     kernel = RawKernel(code, "k")

@@ -177,6 +177,14 @@ def test_bfloat16_comes_out_as_it_went_in() -> None:
         np.testing.assert_allclose(out.astype(np.float32), expected, atol=2**-6)
 
 
+def test_the_parts_of_a_joint_qkv_are_counted_apart() -> None:
+    qkv = normal(20, 8, 32)
+    q, k, v = qkv[:, :4], qkv[:, 4:6], qkv[:, 6:]
+    apart, joint = (ops.flash(*x, **E) for x in ((q.copy(), k.copy(), v.copy()), (q, k, v)))
+    np.testing.assert_array_equal(joint.out, apart.out)
+    assert joint.ledger == apart.ledger
+
+
 def test_a_prepared_call_runs_as_often_as_it_is_asked() -> None:
     q, k = normal(5, 2, 32), normal(9, 1, 32)
     prepared = ops.flash.prepare(q, k, k, **E)
