@@ -73,7 +73,7 @@ class Attention:
     def _parts(self, result: Any, q: np.ndarray) -> tuple[np.ndarray, list[Any]]:
         """The output and what was counted for it, of whatever an algorithm returns."""
         ledger = [result.ledger] if hasattr(result, "ledger") else []
-        out = result[0] if isinstance(result, tuple) else getattr(result, "out", result)
+        out = np.asarray(result[0] if isinstance(result, tuple) else getattr(result, "out", result))
         if np.shape(out) != q.shape:
             raise ValueError(f"attention {self.name!r} returned shape {np.shape(out)} for queries of shape {q.shape}")
         return out, ledger

@@ -78,7 +78,8 @@ def apply(
     """Rotate queries or keys x by their positions; the result has the shape and dtype of x (integers become float64).
 
     The leading axes of x are those of `positions`; axes between them and the last one (heads) share the angle.
-    Raises ValueError when shapes do not fit, positions are not whole numbers, or the style is unknown.
+    Raises ValueError when shapes do not fit, x is not made of real numbers, positions are not whole numbers, or the
+    style is unknown.
 
     >>> apply(np.array([1.0, 2.0, 3.0, 4.0]), 1, np.array([1.0, 0.01]), "half").round(4)
     array([-1.9841,  1.9599,  2.4624,  4.0198])
@@ -91,6 +92,10 @@ def apply(
             f"RoPE: the last axis of x must hold a pair for each inverse frequency; got x of shape {x.shape} "
             f"with inv_freq of shape {inv_freq.shape}"
         )
+    if x.dtype.kind in "cOSUmM":
+        raise ValueError(f"RoPE: x must hold real numbers; got dtype {x.dtype}")
+    if positions.size == 0:
+        positions = positions.astype(np.int64)  # an empty list has no type of its own
     if positions.dtype.kind not in "iu":
         raise ValueError(f"RoPE: positions must be whole numbers; got dtype {positions.dtype}")
     if positions.shape != x.shape[: positions.ndim] or positions.ndim >= x.ndim:
@@ -115,12 +120,18 @@ def identify(
     Answers "half", "interleaved", "half, twice", "half, backwards" and so on, "not rotated", or "unknown". Rotating
     what was rotated already, and rotating by the other pairing, are the mistakes seen most in the field.
 
+    Raises ValueError as `apply` does, and when `rotated` has another shape than x.
+
     >>> f, x = np.array([1.0, 0.01]), np.array([[1.0, 2.0, 3.0, 4.0]])
     >>> identify(x, apply(apply(x, [1], f), [1], f), [1], f)
     'half, twice'
     """
-    positions = np.asarray(positions)
-    guesses = {"not rotated": np.asarray(x)}
+    x, rotated, positions = np.asarray(x), np.asarray(rotated), np.asarray(positions)
+    if x.shape != rotated.shape:
+        raise ValueError(f"RoPE: what was rotated must have x's shape {x.shape}; got {rotated.shape}")
+    if positions.dtype.kind == "u":
+        positions = positions.astype(np.int64)  # to turn backwards
+    guesses = {"not rotated": x}
     for style in STYLES:
         for how, times in {"": 1, ", twice": 2, ", backwards": -1}.items():
             guesses[style + how] = apply(x, positions * times, inv_freq, style)  # type: ignore[arg-type]

@@ -25,15 +25,16 @@ def chooser(temperature: float, rng: np.random.Generator | None) -> Choose:
     """
     if temperature == 0.0:
         return lambda logits: int(np.argmax(logits))
-    if not temperature > 0 or rng is None:
+    if not temperature > 0 or not isinstance(rng, np.random.Generator):
         raise ValueError(
             f"sampling needs a temperature above 0 and rng=numpy.random.default_rng(seed); got temperature="
             f"{temperature} and rng={rng}. Leave both out for greedy text."
         )
 
     def sample(logits: Float[np.ndarray, "vocab"]) -> int:
-        s = logits.astype(np.float64) / temperature
-        p = np.exp(s - s.max())
+        s = logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # near zero all but the largest go to -inf, as they should
+            p = np.exp((s - s.max()) / temperature)
         return int(rng.choice(len(p), p=p / p.sum()))
 
     return sample

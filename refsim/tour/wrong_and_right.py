@@ -41,7 +41,7 @@ def wrong_and_right() -> Chapter:
 
 
 def rows(overflow: list[mistakes.OverflowRow]) -> list[tuple[str, str, str, str]]:
-    """E1 to E5: name, claim, what it gives, what is right."""
+    """E1 to E5: name, claim, what it gives, what is right. E1 stands in two places of its text."""
     rng = np.random.default_rng(0)
     s, v = 2 * rng.standard_normal(KEYS), rng.standard_normal((KEYS, HEAD_DIM))
     merged = mistakes.merge_without_the_blocks_factor(s, v, BLOCK)
@@ -50,6 +50,8 @@ def rows(overflow: list[mistakes.OverflowRow]) -> list[tuple[str, str, str, str]
     )
     outs, lses = softmax.finish(states)
     reduced = mistakes.largest_lse_as_the_global_one(outs[:, 0], lses[:, 0])
+    q, k = rng.standard_normal(HEAD_DIM), rng.standard_normal((KEYS, HEAD_DIM))
+    listing = mistakes.listing_without_scale_and_l(2 * q, k, v, BLOCK)
     saving = mistakes.saving_of_the_lse_handover(DV)
     float32 = next(row for row in overflow if row.dtype == "float32")
     a100 = mistakes.bandwidth_of_an_a100()
@@ -60,6 +62,13 @@ def rows(overflow: list[mistakes.OverflowRow]) -> list[tuple[str, str, str, str]
             _numbers(merged.wrong),
             _numbers(merged.right),
         ),
+        (
+            "E1",
+            "the tiled listing: scores without 1/sqrt(D)",
+            _numbers(listing.without_scale),
+            _numbers(listing.right),
+        ),
+        ("", "its l: only the newest block's sum", _numbers(listing.without_l), _numbers(listing.right)),
         ("E2", "reducing splits: the largest LSE is the global LSE", _numbers(reduced.wrong), _numbers(reduced.right)),
         (
             "E3",

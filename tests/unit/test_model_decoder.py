@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsim import model
+from refsim import model, oracle
 from refsim.model import attend
 from refsim.model.decoder import rms_norm, silu
 from refsim.model.rope_scaling import Yarn
@@ -128,7 +128,7 @@ def test_sampling_follows_the_seed_and_the_temperature():
         return decoder.generate(IDS, n, attention="oracle", temperature=temperature, rng=np.random.default_rng(seed))
 
     assert sample(0, 5.0) == sample(0, 5.0) != sample(1, 5.0)
-    assert sample(0, 1e-6) == decoder.generate(IDS, 12, attention="oracle")
+    assert sample(0, 1e-6) == sample(0, 1e-320) == decoder.generate(IDS, 12, attention="oracle")
     # At one draw each, frequencies follow softmax(logits / temperature) to four standard deviations.
     logits = slow_logits(decoder, IDS)[-1] / 2.0
     p = np.exp(logits - logits.max())
@@ -140,7 +140,11 @@ def test_sampling_follows_the_seed_and_the_temperature():
 
 @pytest.mark.parametrize(
     ("keywords", "says"),
-    [({"temperature": 0.5}, "rng"), ({"temperature": -1.0, "rng": np.random.default_rng(0)}, "above 0")],
+    [
+        ({"temperature": 0.5}, "rng"),
+        ({"temperature": 0.5, "rng": 7}, "rng=7"),
+        ({"temperature": -1.0, "rng": np.random.default_rng(0)}, "above 0"),
+    ],
 )
 def test_sampling_without_what_it_needs_is_refused(keywords, says):
     with pytest.raises(ValueError, match=says):
@@ -155,6 +159,15 @@ def test_norm_and_silu_at_their_edges():
     with np.errstate(all="raise", under="ignore"):
         found = silu(x)
     np.testing.assert_allclose(found, x.astype(float) / (1 + np.exp(-np.clip(x.astype(float), -700, 700))), atol=1e-5)
+
+
+def test_an_attention_may_return_lists():
+    def by_hand(q, k, v, **mask):
+        return oracle.attention(q, k, v, **mask)[0].tolist()
+
+    decoder = decoder_of("plain")
+    found = decoder.logits(IDS, attention=by_hand)
+    np.testing.assert_allclose(found, decoder.logits(IDS, attention="oracle"), rtol=1e-6, atol=1e-6)
 
 
 def test_an_attention_that_returns_another_shape_is_named():
@@ -183,6 +196,7 @@ def test_an_attention_that_returns_another_shape_is_named():
         (lambda d: d.logits([0], attention="flush"), ValueError, "unknown attention 'flush'; choose one of oracle"),
         (lambda d: d.logits([0], attention=3), TypeError, "must be one of"),
         (lambda d: d.logits([0], attention="paged", block_size=0), ValueError, "block_size"),
+        (lambda d: d.start(sequences=0), ValueError, "sequences is 0"),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason(call, error, says):

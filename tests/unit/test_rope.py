@@ -132,6 +132,9 @@ def test_position_zero_turns_nothing_and_x_is_left_alone():
         (lambda: rope.apply(X, 1, FREQ[:1]), r"a pair for each inverse frequency; got x of shape \(4,\)"),
         (lambda: rope.apply(X[None], [1, 2], FREQ), r"positions of shape \(2,\)"),
         (lambda: rope.apply(X[None], [1.5], FREQ), "whole numbers; got dtype float64"),
+        (lambda: rope.apply(X[None].astype(complex), [1], FREQ), "real numbers; got dtype complex128"),
+        (lambda: rope.apply(X[None].astype(str), [1], FREQ), "real numbers; got dtype <U"),
+        (lambda: rope.identify(X[None], np.zeros((2, 4)), [1], FREQ), r"x's shape \(1, 4\); got \(2, 4\)"),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason(call, says):
@@ -142,3 +145,9 @@ def test_wrong_input_is_refused_with_a_reason(call, says):
 def test_a_rule_given_as_a_dict_is_named():
     with pytest.raises(TypeError, match=r"scaling must be a rule of refsim.model.rope_scaling.*got \{'factor': 8\}"):
         rope.inv_freq(8, 1e4, {"factor": 8})
+
+
+def test_lists_unsigned_positions_and_no_tokens_at_all():
+    back = rope.apply(X[None], [-1], FREQ)
+    assert rope.identify([X.tolist()], back.tolist(), np.array([1], np.uint8), FREQ) == "half, backwards"
+    assert rope.apply(np.zeros((0, 2, 4)), [], FREQ).shape == (0, 2, 4)

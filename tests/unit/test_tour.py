@@ -179,12 +179,13 @@ class TestLengths:
 
 def test_the_five_mistakes_are_told_with_their_figures() -> None:
     claims, overflow = tables(wrong_and_right())
-    assert [row[0] for row in claims.rows] == ["E1", "E2", "E3", "E4", "E5"]
+    assert [row[0] for row in claims.rows] == ["E1", "E1", "", "E2", "E3", "E4", "E5"]
     assert all(row[2] != row[3] for row in claims.rows)
     # E1 and E2 are computed on the same keys, so they have one right answer.
-    assert claims.rows[0][3] == claims.rows[1][3]
-    assert claims.rows[2][2:] == ("50% less", "0.77% less (1/130)")
-    assert claims.rows[4][2:] == ("2.000 TB/s", "1.555 (40 GB), 2.039 (80 GB)")
+    assert claims.rows[0][3] == claims.rows[3][3]
+    assert claims.rows[1][3] == claims.rows[2][3]
+    assert claims.rows[4][2:] == ("50% less", "0.77% less (1/130)")
+    assert claims.rows[6][2:] == ("2.000 TB/s", "1.555 (40 GB), 2.039 (80 GB)")
     assert [row[2] for row in overflow.rows] == ["inf", "inf", "inf", "1.3e+52"]
 
 
