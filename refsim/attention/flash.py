@@ -31,6 +31,9 @@ def flash(
 
     tile: (Br, Bc) query rows and keys a program holds at once; by default the largest that fits the machine.
     cu_seqlens_q, cu_seqlens_k: starts of the sequences of a ragged batch, (S + 1,) int32 each.
+    machine: whose memory on chip limits the tile, and whose ledger counts this call, too; by default a new one. Calls
+    may run side by side on one machine, and each result has its own ledger.
+    precision: the types of matrix inputs, sums and P; by default the inputs' own, with sums in float32 or wider.
     pack_gqa: one program for the query heads of a KV head, which then loads K and V once for all of them.
     variant: scale, causal, align, window, softcap, alibi_slopes, sinks, as in `oracle.attention`.
 

@@ -38,6 +38,7 @@ def paged(
     seq_lens (S,) int32, or one number for all sequences.
     pack_gqa: the query heads of a KV head share a program, so that K and V are read once; False shows the price.
     variant: scale, causal, align, window, softcap, alibi_slopes, sinks, as in `oracle.attention`.
+    tile, machine, precision: as in `flash`; key tiles are whole blocks, or even parts of one.
 
     Raises ValueError, TypeError or IndexError for inputs that don't fit together, SramOverflow for a tile that
     doesn't fit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -110,6 +111,15 @@ class Algorithm(Generic[P, R]):
     def __init__(self, generator: Callable[..., Generator[Step | None, None, R]]) -> None:
         self.generator = generator
         functools.update_wrapper(self, generator)
+        # What a caller gives and gets, which help() and notebooks show: no watch, and no generator.
+        whole = inspect.signature(generator)
+        self.__signature__ = whole.replace(
+            parameters=list(whole.parameters.values())[1:], return_annotation=inspect.Signature.empty
+        )
+
+    def __reduce__(self) -> str:
+        """Pickled by name, as a function is, so that it may be sent to other processes."""
+        return self.generator.__qualname__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         run = self.generator(Watch(silent=True), *args, **kwargs)

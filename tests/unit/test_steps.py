@@ -1,5 +1,8 @@
 """Steps: walking an algorithm is running it, and every byte belongs to one step."""
 
+import inspect
+import pickle
+
 import numpy as np
 import pytest
 
@@ -124,6 +127,16 @@ def test_an_error_on_the_way_leaves_no_result():
     assert list(walk) == []
     with pytest.raises(RuntimeError, match="the walk ended with an error and has no result"):
         _ = walk.result
+
+
+def test_its_signature_is_what_a_caller_gives():
+    assert str(inspect.signature(double)) == "(numbers, *, machine=None, fail_at=None)"
+    assert next(iter(inspect.signature(attention.flash).parameters)) == "q"
+
+
+@pytest.mark.parametrize("name", ["standard", "flash", "paged_gather", "paged", "split_kv"])
+def test_it_may_be_sent_to_another_process(name):
+    assert pickle.loads(pickle.dumps(getattr(attention, name))) is getattr(attention, name)
 
 
 def test_it_keeps_the_name_and_the_text_of_its_function():
