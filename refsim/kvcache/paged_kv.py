@@ -98,9 +98,10 @@ class PagedKV:
         """
         k, v = np.asarray(k), np.asarray(v)
         start = self.manager.length(seq_id)
-        if k.ndim != 4 or k.shape[0] != self.layers:
-            raise ValueError(f"k is {k.shape}; expected ({self.layers} layers, tokens, heads, head_dim)")
-        self._check_rows(k[0], v[0] if v.ndim == 4 and v.shape[0] == self.layers else v, k.shape[1])
+        for name, rows in (("k", k), ("v", v)):
+            if rows.ndim != 4 or rows.shape[0] != self.layers:
+                raise ValueError(f"{name} is {rows.shape}; expected ({self.layers} layers, tokens, heads, head_dim)")
+        self._check_rows(k[0], v[0], k.shape[1])
         if v.shape[1] != k.shape[1]:
             raise ValueError(f"k has {k.shape[1]} tokens and v {v.shape[1]}; expected as many")
         k, v = self._rounded("k", k), self._rounded("v", v)
@@ -179,16 +180,18 @@ class PagedKV:
         """Slots of tokens `start .. start + count - 1` in a layer."""
         return self.manager.slot_mapping(seq_id, start, count, self._table(layer))
 
-    def _check_layer(self, layer: int) -> None:
-        if not 0 <= whole("layer", layer) < self.layers:
+    def _layer(self, given: int) -> int:
+        layer = whole("layer", given)
+        if not 0 <= layer < self.layers:
             raise ValueError(f"layer is {layer}; the cache has {self.layers}, counted from 0")
+        return layer
 
     def _table(self, layer: int) -> int:
-        self._check_layer(layer)
+        layer = self._layer(layer)
         return layer if self.manager.tables > 1 else 0
 
     def _pool(self, layer: int) -> int:
-        self._check_layer(layer)
+        layer = self._layer(layer)
         return 0 if self.manager.tables > 1 else layer
 
     def _check_rows(self, k: np.ndarray, v: np.ndarray, count: int) -> None:

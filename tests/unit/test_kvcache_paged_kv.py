@@ -167,6 +167,7 @@ def test_what_is_too_large_for_the_type_is_infinite_without_a_warning() -> None:
         (lambda kv, x: kv.append("a", x(2, 2, 1, 3), x(2, 2, 1, 2)), ValueError, r"k is .*2\)"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 1, 1, 2)), ValueError, r"v is .*at least 2"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(1, 2, 1, 2)), ValueError, "v is"),
+        (lambda kv, x: kv.append("a", x(2, 1, 1, 2), x(1, 1, 2)), ValueError, "v is .*2 layers"),  # v of one layer
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 5, 1, 2)), ValueError, "k has 2 tokens and v 5"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2) * 1j, x(2, 2, 1, 2)), ValueError, "k is complex.*real numbers"),
         (lambda kv, x: kv.append("a", x(2, 2, 1, 2), x(2, 2, 1, 2).astype(str)), ValueError, "v is <U"),
