@@ -44,7 +44,19 @@ class HBMArray:
             "count the bytes. Load a tile inside a kernel (programs.load), or copy it back with machine.to_host"
         )
 
-    __getitem__ = __setitem__ = __iter__ = __contains__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _refuse
+    def __getattr__(self, name: str) -> NoReturn:
+        """What arrays have and this hasn't: `x.sum()`, `x.T`."""
+        raise AttributeError(
+            f"an array in HBM has a name, shape and dtype, but no {name}: load a tile inside a kernel (programs.load), "
+            "or copy it back with machine.to_host"
+        )
+
+    __getitem__ = __setitem__ = __delitem__ = __iter__ = __contains__ = __len__ = __bool__ = __float__ = __int__ = (
+        __index__
+    ) = _refuse
     __array__ = __array_ufunc__ = __array_function__ = __dlpack__ = __buffer__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __abs__ = __pos__ = __invert__ = __complex__ = (
+        _refuse
+    )
     __matmul__ = __rmatmul__ = __neg__ = __pow__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse

@@ -52,6 +52,15 @@ def one(name="k", **options):
         lambda x: x == x,
         lambda x: x != 0,
         lambda x: x < 0,
+        lambda x: x // 2,
+        lambda x: 7 % x,
+        lambda x: divmod(x, 2),
+        lambda x: +x,
+        lambda x: ~x,
+        abs,
+        complex,
+        reversed,
+        lambda x: operator.delitem(x, 0),
     ],
 )
 def test_an_array_in_hbm_refuses_every_touch(touch):
@@ -65,6 +74,9 @@ def test_an_array_in_hbm_tells_what_a_launch_argument_tells():
     assert (x.name, x.shape, x.dtype) == ("x", (2, 3), np.float32)
     assert repr(x) == "HBMArray('x', shape=(2, 3), dtype=float32)"
     assert x in {x}
+    with pytest.raises(AttributeError, match=r"an array in HBM has a name, shape and dtype, but no sum: load a tile"):
+        x.sum()
+    assert not hasattr(x, "T")
 
 
 def test_a_tile_and_hbm_do_not_mix():
