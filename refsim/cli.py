@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return 130
     except Exception as error:
-        message = _what_was_wrong(error)
+        message = _what_was_wrong(error, chosen)
         if message is None:
             raise
         print(f"refsim: {' '.join(message.split())}", file=sys.stderr)
@@ -109,10 +109,11 @@ def _unavailable(command: Command) -> Callable[[], None]:
     return say_so
 
 
-def _what_was_wrong(error: Exception) -> str | None:
+def _what_was_wrong(error: Exception, chosen: str | None) -> str | None:
     """The message of an error that the arguments caused; None for a fault of ours, which deserves its traceback."""
     if hasattr(error, "format_message"):  # the parser's own errors: unknown options, values of the wrong type
-        return error.format_message()
+        command = f" {chosen}" if any(chosen == command.name and command.exists for command in COMMANDS) else ""
+        return f"{error.format_message().rstrip('.')}; see: refsim{command} --help"
     # The library refuses wrong input with these, and says what to do; SramOverflow is a MemoryError.
     if isinstance(error, ValueError | MemoryError | OSError | ImportError | NotImplementedError):
         return str(error)

@@ -59,6 +59,21 @@ class TestFrame:
         assert cli.main(["step", "flash", "--queries", "1", "--keys", "2", "--all"]) == 0
         assert b" ? matmul FLOPs" in written.getvalue()
 
+    @pytest.mark.parametrize(
+        ("arguments", "where"),
+        [
+            (("nope",), "refsim --help"),
+            (("--nope",), "refsim --help"),
+            (("step",), "refsim step --help"),
+            (("tour", "--tokens", "x"), "refsim tour --help"),
+        ],
+    )
+    def test_what_the_parser_refuses_says_where_to_look(
+        self, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], where: str
+    ) -> None:
+        assert cli.main(arguments) == 2
+        assert capsys.readouterr().err.endswith(f"; see: {where}\n")
+
     def test_only_the_chosen_command_is_imported(self, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
         imported = []
         function = cli.Command.function
