@@ -45,7 +45,7 @@ def share_out(watch: Watch, call: Call, *, num_splits: int = 1) -> tuple[list[Sh
 
 
 def _is_worth_it(plan: Plan, tiles: list[tuple[Sequence, int, range]], heads: int, num_splits: int) -> bool:
-    longest = -(-max(seq.T for seq in plan.sequences) // num_splits)
+    longest = -(-max((seq.T for seq, _, _ in tiles), default=0) // num_splits)
     if _touched(plan, min(plan.Bc, longest)) * heads < SMALLEST_TILE * plan.G:
         return False
     spans = (plan.key_span(seq, tokens) for seq, _, tokens in tiles)

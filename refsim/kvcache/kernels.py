@@ -44,8 +44,7 @@ def append(
     k, v = np.asarray(k), np.asarray(v)
     slots = check_append(k, v, slot_mapping, k_cache, v_cache)
     _check_writable(k_cache=k_cache, v_cache=v_cache)
-    machine = machine or Machine()
-    before = machine.ledger()
+    machine = (machine or Machine()).apart()
     blocks, offsets = slot_to_block(slots, k_cache.shape[1], k_cache.shape[0])
     rows = np.flatnonzero(slots >= 0)
     mapping = machine.hbm("slot_mapping", slots)
@@ -63,7 +62,7 @@ def append(
             for tile, held in loaded:  # not before both are known to fit: nothing is written by halves
                 prog.store(tile, held, at)
             yield watch.step("write", machine, "append", {"rows": len(rows), "skipped": len(slots) - len(rows)})
-    return machine.ledger() - before
+    return machine.ledger()
 
 
 @algorithm
@@ -90,8 +89,7 @@ def copy_blocks(
     """
     pairs = check_copy(k_cache, v_cache, block_mapping)
     _check_writable(k_cache=k_cache, v_cache=v_cache)
-    machine = machine or Machine()
-    before = machine.ledger()
+    machine = (machine or Machine()).apart()
     mapping = machine.hbm("block_mapping", pairs)
     with machine.kernel("copy_blocks") as kernel, kernel.programs(len(pairs), k_cache.shape[1]) as prog:
         prog.load_index(mapping, ..., per_program=2)
@@ -102,7 +100,7 @@ def copy_blocks(
         for tile, held in loaded:
             prog.store(tile, held, pairs[:, 1])
         yield watch.step("copy", machine, "copy_blocks", {"pairs": len(pairs)})
-    return machine.ledger() - before
+    return machine.ledger()
 
 
 def check_append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any) -> Int[np.ndarray, "n"]:

@@ -46,8 +46,7 @@ def rope(
     """
     x = np.asarray(x)
     at, frequencies = check_rope(x, positions, inv_freq, style)
-    machine = machine or Machine()
-    before = machine.ledger()
+    machine = (machine or Machine()).apart()
     tokens, heads, d = x.shape
     out = np.full(x.shape, np.nan, x.dtype)
     # The first and the second number of each pair.
@@ -68,7 +67,7 @@ def rope(
         for half, target in zip(turned, halves_out, strict=True):
             prog.store(half, target, ...)
         yield watch.step("turn", machine, "rope", {"tokens": tokens}, cos=cos, sin=sin)
-    return Rotated(out, machine.ledger() - before)
+    return Rotated(out, machine.ledger())
 
 
 def check_rope(

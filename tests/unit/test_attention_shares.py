@@ -118,6 +118,9 @@ def test_small_calls_stay_on_one_thread() -> None:
     assert workers(2048, 16, (128, 128), window=(1, 0)) == 1  # too few keys seen
     assert workers(2048, 16, (128, 128), T=0) == 1
     assert workers(0, 16, (128, 128)) == 1
+    empty, starts = np.zeros((0, 64, 128), np.float32), np.zeros(1, np.int32)
+    none = contiguous_call(empty, empty, empty, (128, 128), Machine(sram_nbytes=None), None, starts, starts, False, {})
+    assert shares.share_out(silent, none) == ([], 1)  # no sequence at all
     assert workers(1, 16, (1, 2048), T=65536) > 1  # a decode step, cut by KV head
     assert workers(1, 16, (1, 200), T=65536) == 1  # its halves are too small
 
