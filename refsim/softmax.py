@@ -80,17 +80,25 @@ def absorb_in_place(
 
     mma(p, v, o) does o += p v. to_p rounds P to the type in which it enters that product; l sums the unrounded P.
     """
-    m, l, o = state
+    fade = weigh_in_place(state.m, state.l, s)
+    np.multiply(state.o, fade[..., None], out=state.o)
+    mma(to_p(s), v, state.o)
+
+
+def weigh_in_place(m: Any, l: Any, s: Any) -> Any:
+    """The scores s (..., r, c) become their weights P = e^(s - m), and m and l (..., r) take them in.
+
+    Returns e^(m before - m after), by which sums of older weights fade.
+    """
     m_new = np.maximum(m, s.max(axis=-1))
     shift = np.maximum(m_new, _lowest(s))
     np.subtract(s, shift[..., None], out=s)
-    p = np.exp(s, out=s)
+    np.exp(s, out=s)
     fade = np.exp(m - shift)
     np.multiply(l, fade, out=l)
-    np.add(l, p.sum(axis=-1), out=l)
-    np.multiply(o, fade[..., None], out=o)
-    mma(to_p(p), v, o)
+    np.add(l, s.sum(axis=-1), out=l)
     np.positive(m_new, out=m)
+    return fade
 
 
 def merge_states(a: State, b: State) -> State:
@@ -116,10 +124,15 @@ def finish(state: State) -> tuple[Any, Any]:
 
 def finish_in_place(state: State) -> tuple[Any, Any]:
     """`finish` on arrays or tiles; `o` becomes out."""
-    m, l, o = state
-    some = np.maximum(l, np.finfo(_dtype(l)).tiny)  # o is 0 wherever l is
-    np.divide(o, some[..., None], out=o)
-    return o, m + np.log(some)
+    some, lse = divisor_and_lse(state.m, state.l)
+    np.divide(state.o, some[..., None], out=state.o)
+    return state.o, lse
+
+
+def divisor_and_lse(m: Any, l: Any) -> tuple[Any, Any]:
+    """What a finished row divides by, and its LSE m + ln l. Where l is 0, so is what is divided: any number does."""
+    some = np.maximum(l, np.finfo(_dtype(l)).tiny)
+    return some, m + np.log(some)
 
 
 def merge(

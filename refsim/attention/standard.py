@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim import softmax
 from refsim.attention.call import Call, Result
 from refsim.attention.fold import OnChip
 from refsim.attention.inputs import contiguous_call
@@ -33,13 +34,13 @@ class SoftmaxTile:
         columns = max((seq.T for seq in plan.sequences), default=1) or 1
         if sram_nbytes is None:
             return cls(plan.rows, columns)
-        # Beside each row of S: m, l and, at the end, m_new, shift, l or tiny, ln of it and lse. The sink is one number.
+        # Beside each row of S: m, l and, in the fold, m_new, shift, fade and a sum. The sink is one number.
         numbers = sram_nbytes // acc - (plan.variant.sinks is not None)
         rows = min(plan.rows, numbers // (columns + SOFTMAX_ROW_STATISTICS))
         return cls(rows, columns) if rows > 0 else cls(plan.rows, plan.Bc)
 
 
-SOFTMAX_ROW_STATISTICS = 7
+SOFTMAX_ROW_STATISTICS = 6
 
 
 @algorithm
@@ -128,14 +129,8 @@ def _softmax(watch: Watch, call: Call, scores: Matrices, weights: Matrices) -> G
                         l.data[...] = 1
                     for part in columns:
                         s = prog.load(scores.of(seq), _at(rows, part), into=buffer)
-                        m_new = np.maximum(m, s.max(axis=-1))
-                        shift = np.maximum(m_new, np.finfo(acc).min)
-                        np.multiply(l, np.exp(m - shift), out=l)
-                        np.subtract(s, shift[..., None], out=s)
-                        np.exp(s, out=s)
-                        np.add(l, s.sum(axis=-1), out=l)
-                        np.positive(m_new, out=m)
-                    some = np.maximum(l, np.finfo(acc).tiny)
+                        softmax.weigh_in_place(m, l, s)
+                    some, lse = softmax.divisor_and_lse(m, l)
                     for part in columns:
                         if len(columns) > 1:
                             s = prog.load(scores.of(seq), _at(rows, part), into=buffer)
@@ -143,7 +138,6 @@ def _softmax(watch: Watch, call: Call, scores: Matrices, weights: Matrices) -> G
                             np.exp(s, out=s)
                         np.divide(s, some[..., None], out=s)
                         prog.store(s, weights.of(seq), _at(rows, part))
-                    lse = m + np.log(some)
                     at = slice(seq.start + rows.start, seq.start + rows.stop)
                     prog.store(lse.reshape(len(rows), 1), call.lse, np.s_[:, :, at])
                     index = {"sequence": seq.index, "first_row": rows.start, "stop_row": rows.stop}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Unpack
 
+import numpy as np
+
 from refsim.attention.plan import Plan
 from refsim.attention.split_kv import Handover, few_tokens
 from refsim.cost.closed_form import stages
 from refsim.cost.closed_form.count import Count, Inputs, InputTypes
-from refsim.cost.closed_form.tiled import lengths, paged_inputs, walk_keys
+from refsim.cost.closed_form.tiled import check_plan, lengths, paged_inputs, walk_keys
 from refsim.cost.closed_form.totals import totals_of
 from refsim.machine import Ledger
 
@@ -23,15 +25,17 @@ def split_kv(
 ) -> Ledger:
     """The ledger of `attention.split_kv`: over a paged cache where the plan has a block_size, else contiguous keys.
 
-    num_splits, handover: as in `attention.split_kv`. Takes time in proportion to num_splits, not to the lengths.
-    Other arguments: as in `flash` and `paged`. Raises ValueError for a num_splits or handover that isn't one.
+    num_splits, handover: as in `attention.split_kv`. Takes time in proportion to the splits that may get keys, not to
+    the lengths. Other arguments: as in `flash` and `paged`. Raises ValueError for a num_splits or handover that isn't
+    one.
 
     >>> from refsim.attention import Plan
     >>> plan = Plan.of([(1, 1000)], H=1, G=1, D=64, packed=True)
     >>> split_kv(plan, num_splits=4).total(tensor="lse_partial", direction="write")
     16
     """
-    if num_splits != int(num_splits) or num_splits < 1:
+    check_plan(plan)
+    if not isinstance(num_splits, int | np.integer) or num_splits < 1:
         raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
     if handover not in ("lse", "state"):
         raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")

@@ -57,8 +57,8 @@ def _softmax(plan: Plan, inputs: Inputs, sram_nbytes: int | None) -> Ledger:
     for seq in plan.sequences:
         programs += -(-seq.n // tile.rows) * plan.H
         _softmax_rows(count, seq.n * plan.H, seq.T, parts=-(-seq.T // tile.columns))
-        # Beside S, m, l and the sink: up to five row statistics once a key was seen, three if there is none.
-        alive = (5 if seq.T else 3) * min(tile.rows, seq.n)
+        # Beside S, m, l and the sink: a fold holds four row statistics at once, finishing (with no key) three.
+        alive = (4 if seq.T else 3) * min(tile.rows, seq.n)
         if seq.n:
             peak = max(peak, tile.rows * (tile.columns + 2) + sinks + alive)
     stages.load_lengths(count, inputs, programs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from refsim.attention.plan import Plan
 from refsim.cost.closed_form import stages
@@ -98,10 +98,17 @@ def _gather(plan: Plan, inputs: Inputs) -> Ledger:
 
 
 def contiguous(plan: Plan, name: str) -> Plan:
-    """The plan, once it is certain that it isn't one over a paged cache."""
+    """The plan, once it is certain that it is one, and not over a paged cache."""
+    check_plan(plan)
     if plan.block_size is not None:
         raise ValueError(f"{name} reads contiguous keys, and this plan is over blocks of {plan.block_size}")
     return plan
+
+
+def check_plan(plan: Any) -> None:
+    """TypeError for what is no plan."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, made by attention.Plan.of(...); got a {type(plan).__name__}")
 
 
 def lengths(ragged: bool) -> dict[str, int]:
@@ -111,6 +118,7 @@ def lengths(ragged: bool) -> dict[str, int]:
 
 def paged_inputs(plan: Plan, name: str, ragged: bool, dtypes: InputTypes) -> Inputs:
     """The inputs of a call over a paged cache."""
+    check_plan(plan)
     if plan.block_size is None:
         raise ValueError(f"{name} reads a paged cache: make its plan with block_size=...")
     reads = ({"cu_seqlens_q": 2} if ragged else {}) | {"seq_lens": 1}

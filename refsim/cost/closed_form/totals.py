@@ -63,10 +63,18 @@ def totals_of(plan: Plan, *, num_splits: int | None = None, dense: bool = False)
     for (n, T), times in Counter((seq.n, seq.T) for seq in plan.sequences).items():
         seq = Sequence(0, 0, n, T)
         band = Band(n, T, 0, None, None) if dense else plan.band(seq)
-        parts = [(0, T)] if num_splits is None else plan.splits(seq, num_splits)
-        for (low, high), alike in Counter(parts).items():
+        parts = Counter([(0, T)]) if num_splits is None else _splits(plan, seq, num_splits)
+        for (low, high), alike in parts.items():
             total += _of_part(plan, n, band, low, high) * (times * alike)
     return total * plan.programs
+
+
+def _splits(plan: Plan, seq: Sequence, num_splits: int) -> Counter[tuple[int, int]]:
+    """`Plan.splits`, each with the number of times it occurs. Splits beyond the number of blocks are empty."""
+    first, stop = plan.key_span(seq, range(max(seq.n, 1)))
+    unit = plan.block_size or 1
+    few = min(num_splits, max(1, -(-stop // unit) - first // unit))
+    return Counter(plan.splits(seq, few)) + Counter({(stop, stop): num_splits - few})
 
 
 def _of_part(plan: Plan, n: int, band: Band, low: int, high: int) -> Totals:
