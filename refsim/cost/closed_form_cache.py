@@ -38,11 +38,13 @@ class _Count:
 def append(slots: int, skipped: int, G: int, D: int, Dv: int, dtype: Any, *, new_dtype: Any = None) -> Ledger:
     """`kvcache.kernels.append` of `slots` slots, `skipped` of them -1, to a cache of `dtype`.
 
-    new_dtype: the type of the new rows, where it isn't the cache's.
+    new_dtype: the type of the new rows, where it isn't the cache's. Raises ValueError for more skipped than there are.
 
     >>> append(slots=10, skipped=2, G=2, D=64, Dv=64, dtype="float16").total(tensor="k_cache", direction="write")
     2048
     """
+    if not 0 <= skipped <= slots:
+        raise ValueError(f"skipped must be from 0 to the {slots} slots, got {skipped}")
     stored, new = dtype_of(dtype).itemsize, dtype_of(new_dtype or dtype).itemsize
     count, written = _Count("append"), slots - skipped
     count.hbm("slot_mapping", read=slots * INDEX_NBYTES)

@@ -13,7 +13,7 @@ from refsim.cost import closed_form
 from refsim.machine import Ledger, Machine
 from refsim.numerics import dtype_of
 
-DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "e4m3"])
+DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "e4m3", "e5m2", "float64"])
 WIDE = Machine(sram_nbytes=None).sram_nbytes  # odd tiles are of any size here; what fits is another test
 
 
@@ -87,8 +87,10 @@ def cases(draw: Any, *, paged: bool = False) -> Case:
     ragged = draw(st.booleans())
     queries = st.just(1) if paged and not ragged else st.integers(0, 40)
     sequences = st.lists(st.tuples(queries, st.integers(0, 60)), min_size=1, max_size=3 if ragged or paged else 1)
-    G, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2, 3]))
-    side = st.none() | st.integers(-1, 25)
+    if ragged or paged:  # a batch with more empty sequences than others
+        sequences |= st.lists(st.tuples(queries, st.sampled_from([0, 0, 0, 33])), min_size=6, max_size=9)
+    G, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2, 3, 8]))
+    side = st.none() | st.integers(-1, 25) | st.just(2**31)
     per_head = st.none() | st.just(np.linspace(0.1, 0.5, G * group))
     variant = {
         "causal": draw(st.booleans()),
@@ -103,13 +105,13 @@ def cases(draw: Any, *, paged: bool = False) -> Case:
         G=G,
         group=group,
         D=draw(st.integers(1, 5)),
-        Dv=draw(st.integers(1, 5)),
-        tile=(draw(st.integers(1, 20)), draw(st.integers(1, 20))),
+        Dv=draw(st.integers(1, 5) | st.just(64)),
+        tile=(draw(st.integers(1, 20) | st.just(1000)), draw(st.integers(1, 20) | st.just(1000))),
         dtypes=(draw(DTYPES), draw(DTYPES), draw(DTYPES)),
         pack_gqa=draw(st.booleans()),
         ragged=ragged,
-        block_size=draw(st.sampled_from([1, 2, 3, 4, 8, 16])),
-        num_splits=draw(st.integers(1, 7)),
+        block_size=draw(st.sampled_from([1, 2, 3, 4, 8, 16, 100])),
+        num_splits=draw(st.integers(1, 7) | st.just(70)),
         handover=draw(st.sampled_from(["lse", "state"])),
         variant=variant,
     )

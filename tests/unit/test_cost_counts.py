@@ -8,6 +8,7 @@ import pytest
 from refsim import attention
 from refsim.attention import Plan
 from refsim.cost import closed_form
+from refsim.cost.closed_form_cache import append
 from refsim.machine import Ledger
 
 
@@ -154,12 +155,31 @@ def test_idle_programs_of_a_ragged_launch() -> None:
     assert ledger.total(tensor="cu_seqlens_k") == 8 * 2 * 4
 
 
+@pytest.mark.parametrize("lengths", [[(1, 9)], [(5, 5), (0, 3), (2, 0)]])
+def test_splits_beyond_the_keys_are_counted_without_a_look_at_each(lengths: list[tuple[int, int]]) -> None:
+    """A split more is a program more for each query tile and head, which reads its query and hands over nothing."""
+    plan = Plan.of(lengths, 4, 2, 8, tile=(2, 4), packed=True, causal=True, block_size=2)
+    few, more, many = (closed_form.split_kv(plan, num_splits=n) for n in (100, 101, 10**9))
+    one = more - few
+    assert {key: few.nbytes.get(key, 0) + (10**9 - 100) * n for key, n in one.nbytes.items()} == {
+        key: many.nbytes[key] for key in one.nbytes
+    }
+    assert many.programs - few.programs == (10**9 - 100) * one.programs
+    assert many.total(tensor="k_cache") == few.total(tensor="k_cache")
+
+
 def test_inputs_of_other_types() -> None:
     """A 16-bit model over an 8-bit cache: K and V cost a byte a number, q and out two."""
     plan = Plan.of([(1, 100)], 4, 4, 8, dtype="bfloat16", packed=True, block_size=16)
     ledger = closed_form.paged(plan, k_dtype="e4m3", v_dtype="e5m2")
     assert ledger.total(tensor="k_cache") == ledger.total(tensor="v_cache") == 100 * 4 * 8
     assert ledger.total(tensor="q") == 4 * 8 * 2
+
+
+@pytest.mark.parametrize("skipped", [-1, 3])
+def test_more_slots_skipped_than_given(skipped: int) -> None:
+    with pytest.raises(ValueError, match=f"skipped must be from 0 to the 2 slots, got {skipped}"):
+        append(slots=2, skipped=skipped, G=1, D=8, Dv=8, dtype="float16")
 
 
 def test_wrong_plans_and_arguments_are_refused() -> None:
@@ -176,6 +196,18 @@ def test_wrong_plans_and_arguments_are_refused() -> None:
         closed_form.split_kv(plain, num_splits=0)
     with pytest.raises(ValueError, match="handover must be 'lse' or 'state', got 'acc'"):
         closed_form.split_kv(plain, handover="acc")  # type: ignore[arg-type]
+    for wrong in ("3", None, float("nan"), 2.0):
+        with pytest.raises(ValueError, match=f"num_splits must be a whole number from 1, got {wrong!r}"):
+            closed_form.split_kv(plain, num_splits=wrong)  # type: ignore[arg-type]
+    for form in (
+        closed_form.flash,
+        closed_form.standard,
+        closed_form.paged,
+        closed_form.paged_gather,
+        closed_form.split_kv,
+    ):
+        with pytest.raises(TypeError, match=r"plan must be a Plan, made by attention\.Plan\.of\(\.\.\.\); got a list"):
+            form([(1, 4)])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unknown argument 'kv_dtype'"):
         closed_form.flash(plain, kv_dtype="e4m3")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'int8' is not a floating type"):
