@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 
 POLICIES = ("paged", "uncached", *RESERVATIONS)
 MOST_LIVE, MOST_LIVE_OUTPUT = 12, 24
+# What simulates time, and has no meaning where real values run.
+ONLY_SIMULATED = (
+    *("policy", "fit", "prefix_cache", "host_blocks", "device", "memory_efficiency", "flops_efficiency"),
+    *("max_seqs", "capacity_curve", "against", "out"),
+)
 
 
 def replay(
+    ctx: typer.Context,
     trace: Annotated[Path | None, typer.Argument(help="The trace's file. [default: a synthetic workload]")] = None,
     format: str = typer.Option("auto", help="auto, azure, mooncake, measured or burst."),
     block_size: int = typer.Option(16, help="Tokens a block."),
@@ -92,6 +98,7 @@ def replay(
     else:
         load_of = load(trace, format, limit=limit)
     if model is not None:
+        _refuse_unused(ctx)
         _live(console, load_of, model, blocks, block_size, max_tokens, seed)
         return
     peaks = find_device(device)
@@ -115,6 +122,18 @@ def replay(
     rates = _capacity_curve(console, load_of, block_size) if capacity_curve else {}
     for path in _draw(out, results, measured, comparison, rates, block_size):
         console.print(f"wrote {path}")
+
+
+def _refuse_unused(ctx: typer.Context) -> None:
+    """An option that would be ignored is a misunderstanding: say so."""
+    sources = {name: ctx.get_parameter_source(name) for name in ONLY_SIMULATED}
+    given = [
+        f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise ValueError(
+            f"--model runs real values through a paged cache, not times, and has no use for {', '.join(given)}"
+        )
 
 
 def _memory(

@@ -71,10 +71,15 @@ class Machine:
         return call
 
     def hbm(self, name: str, data: Any, *, writable: bool = False) -> HBMArray:
-        """Put `data` in HBM under `name`. Nothing is copied; unless writable, kernels may only read it."""
+        """Put `data` in HBM under `name`. Nothing is copied; unless writable, kernels may only read it.
+
+        Raises TypeError for what isn't numbers, ValueError where kernels are to write what is read-only.
+        """
         array = np.asarray(data)
         if array.dtype.kind in "OSUMm":
             raise TypeError(f"{name!r} must hold numbers, got {array.dtype}")
+        if writable and not array.flags.writeable:
+            raise ValueError(f"{name!r} is read-only, and kernels are to write it; give a copy")
         return HBMArray(name, array, writable=writable)
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> HBMArray:

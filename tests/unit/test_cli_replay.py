@@ -37,6 +37,7 @@ def test_the_charts_go_to_a_folder(tmp_path, capsys) -> None:
         (["--fit", "worst"], "fit 'worst' is unknown; expected one of first, best"),
         (["--model", "random", "--blocks", "1", "--block-size", "1"], "1 block(s) of 1 token(s) hold no prompt"),
         (["--max-len", "1"], "max_len 2 or more"),
+        (["--model", "random", "--policy", "max", "--no-prefix-cache"], "has no use for --policy, --prefix-cache"),
         (["--mean-prompt", "inf"], "means finite"),
     ],
 )

@@ -69,6 +69,14 @@ def test_an_array_in_hbm_refuses_every_touch(touch):
         touch(x)
 
 
+def test_what_is_read_only_is_not_given_to_kernels_to_write():
+    x = np.ones(3)[:]
+    x.flags.writeable = False  # though its base can be written
+    with pytest.raises(ValueError, match="'x' is read-only, and kernels are to write it"):
+        Machine().hbm("x", x, writable=True)
+    assert Machine().hbm("x", x).shape == (3,)
+
+
 def test_an_array_in_hbm_tells_what_a_launch_argument_tells():
     x = Machine().hbm("x", np.ones((2, 3), np.float32))
     assert (x.name, x.shape, x.dtype) == ("x", (2, 3), np.float32)
