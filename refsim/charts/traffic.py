@@ -71,8 +71,8 @@ def traffic_by_algorithm(ledgers: Mapping[str, Ledger], *, ax: Axes | None = Non
         widths = [shares[name].get(group, 0) for name in ledgers]
         ax.barh(
             rows,
-            [float(width) for width in widths],  # may be more than 64 bits count
-            left=[float(at) for at in left.values()],
+            widths,
+            left=[float(at) for at in left.values()],  # may be more than 64 bits count
             height=0.7,
             label=group,
             color=tensor_colour(group),

@@ -154,8 +154,8 @@ def _whole(where: str, key: str, value: float) -> int:
 
 
 def _alike(wanted: str, name: str, title: str) -> bool:
-    """Whether one is the beginning or the end of the other: "A100" of A100-40, H100 of "nvidia h100"."""
-    return name.startswith(wanted) or wanted.startswith(name) or wanted.endswith(name) or title.startswith(wanted)
+    """Whether one is the beginning of the other: "A100" of A100-40, "nvidia h100" of a title."""
+    return name.startswith(wanted) or wanted.startswith(name) or title.startswith(wanted)
 
 
 def plain(name: str) -> str:

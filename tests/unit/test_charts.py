@@ -221,7 +221,9 @@ class TestPoolMap:
         for columns in (1, 8):
             ax = charts.pool_map(manager, columns=columns)
             ax.figure.draw_without_rendering()
-            assert ax.get_legend().get_window_extent().x1 <= ax.figure.bbox.x1
+            names = ax.get_legend().get_window_extent()
+            assert names.x1 <= ax.figure.bbox.x1
+            assert names.y1 <= ax.figure.bbox.y1
 
     def test_more_sequences_than_colours(self) -> None:
         manager = BlockManager(10, 4)
