@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from refsim.machine import Ledger
@@ -33,6 +34,9 @@ _TENSORS = {
 # Lengths, tables and row statistics: counted like everything else, and too small to tell apart.
 METADATA = "tables, lengths, statistics"
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BRICK, INK)
+
+# An algorithm's place among SERIES, and so its colour, is the same in every figure.
+_ALGORITHMS = ("standard", "flash", "paged_gather", "paged", "split_kv")
 
 
 def tensor_group(tensor: str) -> str:
@@ -68,13 +72,25 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     return Figure(figsize=(width, height), dpi=110, layout="constrained").add_subplot()
 
 
+def series_places(names: Iterable[str]) -> dict[str, int]:
+    """Which of SERIES each name takes: an algorithm its own; beside algorithms, other names come after all of them.
+
+    >>> series_places(["mine", "flash", "yours"]), series_places(["mine", "yours"])
+    ({'mine': 5, 'flash': 1, 'yours': 6}, {'mine': 0, 'yours': 1})
+    """
+    names = list(names)
+    own = {name: _ALGORITHMS.index(name) for name in names if name in _ALGORITHMS}
+    others = count(len(_ALGORITHMS) if own else 0)
+    return {name: own[name] if name in own else next(others) for name in names}
+
+
 MANY = 6  # lines whose names find room between them
 
 
 def legend(ax: Axes, entries: int, **look: Any) -> None:
     """The names of lines: in the plot, or beside it where they are many."""
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)} if entries > MANY else {}
-    ax.legend(frameon=False, **look | beside)
+    ax.legend(frameon=False, handlelength=3, **look | beside)  # room for a dash and a dot
 
 
 def check_ledgers(ledgers: Mapping[str, Any]) -> None:

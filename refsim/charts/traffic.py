@@ -17,6 +17,7 @@ from refsim.charts.style import (
     legend,
     new_axes,
     round_nbytes,
+    series_places,
     tensor_colour,
     tensor_group,
     tensor_hatch,
@@ -114,12 +115,17 @@ def traffic_by_length(
 
     many = len(nbytes) > MANY
     ax = new_axes(ax, 7.7 + 0.08 * max(map(len, nbytes)) if many else 7, max(4.2, 0.4 + 0.2 * len(nbytes)))
-    for i, (name, values) in enumerate(nbytes.items()):
+    places = series_places(nbytes)
+    for name, values in nbytes.items():
         if len(values) != len(lengths):
             raise ValueError(f"{name!r} has {len(values)} values for {len(lengths)} lengths")
         if not all(0 < number < math.inf for number in (*values, *lengths)):
             raise ValueError(f"{name!r}: logarithmic axes need lengths and bytes above 0, and finite")
-        style: dict[str, Any] = {"color": SERIES[i % len(SERIES)], "linestyle": DASHES[i % len(DASHES)]}
+        style: dict[str, Any] = {
+            "color": SERIES[places[name] % len(SERIES)],
+            "linestyle": DASHES[places[name] % len(DASHES)],
+            "zorder": 2 + places[name] / 100,  # the line without gaps lies beneath
+        }
         marker = "o" if len(lengths) == 1 else None
         ax.plot(lengths, values, label=name, linewidth=2, marker=marker, **style)
     ax.set_xscale("log", base=2)

@@ -118,6 +118,17 @@ class TestTrafficByLength:
         assert {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()} == {"a": [1, 2, 3], "b": [4, 5, 6]}
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
+    def test_an_algorithm_looks_the_same_in_every_figure(self) -> None:
+        def looks(*names: str) -> dict[str, tuple[str, str]]:
+            lines = charts.traffic_by_length([1, 2], {name: [1, 2] for name in names}).get_lines()
+            return {line.get_label(): (line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
+
+        first = looks("paged_gather", "standard", "flash", "paged", "split_kv", "each tensor once")
+        second = looks("each tensor once", "flash", "standard", "another")
+        assert all(second[name] == first[name] for name in ("flash", "standard", "each tensor once"))
+        for figure in (first, second):
+            assert len(set(figure.values())) == len(figure)  # and unlike every other line of it
+
     @pytest.mark.parametrize("values", [[1, 2], [1, 2, 0], [1, 2, float("nan")], [1, float("inf"), 3]])
     def test_refuses(self, values: list[int]) -> None:
         with pytest.raises(ValueError, match="'a'"):
