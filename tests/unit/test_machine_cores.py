@@ -17,6 +17,9 @@ def blas_threads() -> set[int]:
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
+needs_blas = pytest.mark.skipif(not blas_threads(), reason="threadpoolctl knows no BLAS library here")
+
+
 def noting(done: list[int], number: int, steps: int = 3) -> Iterator[None]:
     for _ in range(steps):
         yield
@@ -47,6 +50,7 @@ def test_runs_really_are_side_by_side() -> None:
     list(side_by_side([run(), run()], 2))
 
 
+@needs_blas
 @pytest.mark.parametrize("fails", [False, True])
 def test_blas_is_held_to_one_thread_and_let_go(fails: bool) -> None:
     seen: list[set[int]] = []
@@ -96,6 +100,7 @@ def test_the_first_error_in_order_is_raised_and_the_rest_stops() -> None:
     assert set(done) == {-1}
 
 
+@needs_blas
 def test_a_second_run_at_the_same_time_stays_on_its_thread() -> None:
     inner: list[int] = []
 
@@ -119,6 +124,7 @@ def test_numpys_error_state_goes_along() -> None:
         list(side_by_side([run(), run()], 2))
 
 
+@needs_blas
 def test_threads_are_those_of_the_blas_library() -> None:
     silent, watching = Watch(silent=True), Watch(silent=False)
     for limit in (1, 2):
@@ -127,6 +133,7 @@ def test_threads_are_those_of_the_blas_library() -> None:
             assert threads(watching) == 1
 
 
+@needs_blas
 def test_more_threads_than_pay_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "MOST_THREADS", 1)
     with threadpool_limits(limits=2, user_api="blas"):
