@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.variant import Align, Variant, check_array, check_qkv
+from refsim.checks import check_array
+from refsim.variant import Align, Variant, check_qkv
 
 if TYPE_CHECKING:
     from jaxtyping import Float

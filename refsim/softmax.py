@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from refsim.checks import check_array
 from refsim.numerics import carrier, dtype_of, name_of
-from refsim.variant import check_array
 
 if TYPE_CHECKING:
     from jaxtyping import Float

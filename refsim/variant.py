@@ -7,13 +7,11 @@ a sliding window sets left (and right), and the alignment sets the offset.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
-from operator import index as whole_number
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from refsim.numerics import dtype_of
+from refsim.checks import check_array, is_finite, whole_number, yes_or_no
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -112,11 +110,11 @@ class Variant:
             )
         if scale is None:
             scale = head_dim**-0.5
-        if not _is_finite(scale):
+        if not is_finite(scale):
             raise ValueError(f"scale must be a finite number, got {scale!r}")
         if align not in ("bottom-right", "top-left"):
             raise ValueError(f"align must be 'bottom-right' or 'top-left', got {align!r}")
-        if softcap is not None and not (_is_finite(softcap) and softcap >= 0):
+        if softcap is not None and not (is_finite(softcap) and softcap >= 0):
             raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap!r}")
         return cls(
             scale=float(scale),
@@ -136,20 +134,6 @@ class Variant:
         return Band(n, T, T - n if self.align == "bottom-right" else 0, left, right)
 
 
-def yes_or_no(name: str, value: Any) -> bool:
-    """A flag as a bool. Raises TypeError for anything else, since a text such as "no" would count as a yes."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float | np.integer | np.floating) and isfinite(value)
-    except OverflowError:  # a whole number beyond every float
-        return False
-
-
 def _window(window: Any) -> tuple[int | None, int | None]:
     if window is None:
         return (None, None)
@@ -159,21 +143,11 @@ def _window(window: Any) -> tuple[int | None, int | None]:
         raise ValueError(f"window must be (keys before, keys after) or None, got {window!r}") from None
     sides = []
     for side, size in (("before", left), ("after", right)):
-        keys = -1 if size is None else _whole(size)
-        if keys is None:
-            raise ValueError(f"window: keys {side} must be a whole number, -1 or None, got {size!r}")
-        if keys < -1:
-            raise ValueError(f"window: keys {side} must be 0 or more, or -1 or None for unlimited, got {size}")
+        whole = isinstance(size, float | np.floating) and size.is_integer()  # also where it is written as a float
+        keys = -1 if size is None else int(size) if whole else size
+        keys = whole_number(f"window: keys {side}", keys, -1, or_else="None, which is unlimited as -1 is")
         sides.append(None if keys == -1 or keys >= LONGEST else keys)
     return (sides[0], sides[1])
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, also one that is written as a float; None for anything else."""
-    try:
-        return int(value) if isinstance(value, float | np.floating) and value.is_integer() else whole_number(value)
-    except TypeError:
-        return None
 
 
 def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
@@ -188,21 +162,6 @@ def _per_head(name: str, values: Any, heads: int) -> np.ndarray | None:
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got {array}")
     return array
-
-
-def check_array(name: str, array: Any) -> np.dtype:
-    """The type of an array that holds floating numbers, on any device. Raises TypeError for anything else."""
-    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
-    if not isinstance(array.dtype, np.dtype):
-        raise TypeError(
-            f"{name} must have a NumPy dtype, as arrays of NumPy and CuPy do, got {array.dtype} of "
-            f"{type(array).__module__}; np.from_dlpack makes a NumPy array of it"
-        )
-    try:
-        return dtype_of(array.dtype)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
 
 
 def check_qkv(q: Any, k: Any, v: Any) -> tuple[int, int, int, int, int, int]:

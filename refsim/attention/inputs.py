@@ -10,9 +10,10 @@ import numpy as np
 from refsim.attention.call import Call, ContiguousKeys
 from refsim.attention.paged_keys import PagedKeys
 from refsim.attention.plan import Plan
+from refsim.checks import check_array, integers, whole_number
 from refsim.machine import Machine
 from refsim.numerics import Precision, name_of
-from refsim.variant import check_array, check_heads, check_qkv
+from refsim.variant import check_heads, check_qkv
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def contiguous_plan(
         starts_q, starts_k = _starts("cu_seqlens_q", cu_seqlens_q, n), _starts("cu_seqlens_k", cu_seqlens_k, T)
         if len(starts_q) != len(starts_k):
             raise ValueError(f"cu_seqlens_q names {len(starts_q) - 1} sequences and cu_seqlens_k {len(starts_k) - 1}")
-        lengths = list(zip(np.diff(starts_q), np.diff(starts_k), strict=True))
+        lengths = list(zip(np.diff(starts_q).tolist(), np.diff(starts_k).tolist(), strict=True))
     plan = Plan.of(
         lengths,
         H,
@@ -137,21 +138,21 @@ def paged_plan(
     variant: dict[str, Any],
 ) -> tuple[Plan, Metadata]:
     """Check a call over a paged cache (of one layer) without touching the values of q and the caches."""
-    check_array("q", q)
+    storage = _storage(precision, ("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
     if len(q.shape) != 3:
         raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {tuple(q.shape)}")
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise ValueError(
             f"k_cache and v_cache must agree in blocks, slots and heads, got {k_cache.shape} and {v_cache.shape}"
         )
-    storage = _storage(precision, ("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
     tokens, H, D = q.shape
     num_blocks, block_size, G, Dk = k_cache.shape
     check_heads(H, G, D, Dk)
     if block_size < 1:
         raise ValueError(f"a block must hold at least one token; k_cache has shape {k_cache.shape}")
-    tables = _integers("block_tables", block_tables, 2, fit=False)
-    lens = _integers("seq_lens", np.full(len(tables), seq_lens) if np.ndim(seq_lens) == 0 else seq_lens, 1)
+    tables = integers("block_tables", block_tables, 2, wrong=TypeError)  # what isn't read may be anything
+    lens = np.full(len(tables), seq_lens) if np.ndim(seq_lens) == 0 else seq_lens
+    lens = integers("seq_lens", lens, 1, np.int32, wrong=TypeError)
     if len(tables) != len(lens):
         raise ValueError(f"block_tables has {len(tables)} rows and seq_lens {len(lens)} lengths; one each a sequence")
     if (lens < 0).any():
@@ -165,7 +166,7 @@ def paged_plan(
             f"q has {tokens} tokens for {len(lens)} sequences; without cu_seqlens_q there must be one a sequence"
         )
     plan = Plan.of(
-        list(zip(queries, lens, strict=True)),
+        list(zip(queries.tolist(), lens.tolist(), strict=True)),
         H,
         G,
         D,
@@ -226,8 +227,7 @@ def one_layer(name: str, cache: Any, layer: int | None) -> Any:
     """The cache of one layer, (num_blocks, block_size, G, D)."""
     check_array(name, cache)
     ndim = len(cache.shape)
-    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, int | np.integer)):
-        raise TypeError(f"layer must be a whole number, got {layer!r}")
+    layer = None if layer is None else whole_number("layer", layer, wrong=TypeError)
     if layer is not None and ndim == 5:
         if not 0 <= layer < cache.shape[0]:
             raise IndexError(f"layer {layer} of {name} was asked for; it has layers 0 to {cache.shape[0] - 1}")
@@ -240,25 +240,8 @@ def one_layer(name: str, cache: Any, layer: int | None) -> Any:
     return cache
 
 
-def _integers(name: str, values: Any, ndim: int, *, fit: bool = True) -> np.ndarray:
-    """As an array of integers: int32, or where they needn't `fit` that, because not all are read, as they are."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # a list of lists of unequal lengths
-        raise ValueError(f"{name} must be integers with {ndim} axes; rows differ in length: {error}") from None
-    if array.size == 0:
-        array = array.reshape(array.shape if array.ndim == ndim else (0,) * ndim).astype(np.int32)
-    if array.ndim != ndim or array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers with {ndim} axes, got {array.dtype} of shape {array.shape}")
-    if not fit:
-        return array
-    if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
-        raise ValueError(f"{name} must fit int32, got values from {array.min()} to {array.max()}")
-    return array.astype(np.int32)
-
-
 def _starts(name: str, values: Any, total: int) -> np.ndarray:
-    starts = _integers(name, values, 1)
+    starts = integers(name, values, 1, np.int32, wrong=TypeError)
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != total or (np.diff(starts) < 0).any():
         raise ValueError(f"{name} must rise from 0 to the number of tokens, {total}; got {starts.tolist()}")
     return starts

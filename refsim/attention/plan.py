@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import index as whole_number
 from typing import Any
 
 import numpy as np
 
+from refsim.checks import whole_number, yes_or_no
 from refsim.numerics import Precision, dtype_of, largest, name_of
-from refsim.variant import LONGEST, Band, Variant, check_heads, yes_or_no
+from refsim.variant import LONGEST, Band, Variant, check_heads
 
 TILE_SIZES = (128, 64, 32, 16)
 
@@ -25,11 +25,9 @@ TILE_SIZES = (128, 64, 32, 16)
 def check_tile(tile: Any) -> tuple[int, int]:
     """(rows, keys) as whole numbers from 1; ValueError for anything else."""
     try:
-        rows, keys = map(whole_number, tile)
+        rows, keys = (whole_number("tile", size, 1) for size in tile)
     except (TypeError, ValueError):  # not whole numbers, or not two of them
-        rows = keys = 0
-    if min(rows, keys) < 1:
-        raise ValueError(f"tile must be (rows, keys), both whole numbers from 1, got {tile!r}")
+        raise ValueError(f"tile must be (rows, keys), both whole numbers from 1, got {tile!r}") from None
     return rows, keys
 
 
@@ -86,26 +84,18 @@ class Plan:
         >>> plan.rows, plan.Bc, plan.grid
         (4, 128, (8, 1))
         """
-        H, G, D = (_whole(name, size, 0) for name, size in (("H", H), ("G", G), ("D", D)))
+        H, G, D = (whole_number(name, size, 0) for name, size in (("H", H), ("G", G), ("D", D)))
         check_heads(H, G, D, D)
         if not isinstance(precision, Precision | None):
             raise TypeError(f"precision must be a Precision, such as Precision.of('float16'), got {precision!r}")
         if block_size is not None:
-            block_size = _whole("block_size", block_size, 1)
-        sequences, start = [], 0
-        for index, (n, T) in enumerate(_pairs(lengths)):
-            if n < 0 or T < 0:
-                raise ValueError(f"sequence {index} has {n} queries and {T} keys; lengths can't be negative")
-            if max(n, T) > LONGEST:
-                raise ValueError(f"sequence {index} has {n} queries and {T} keys; int32 holds {LONGEST:,} at most")
-            sequences.append(Sequence(index, start, n, T))
-            start += n
+            block_size = whole_number("block_size", block_size, 1)
         plan = cls(
-            sequences=tuple(sequences),
+            sequences=_sequences(lengths),
             H=H,
             G=G,
             D=D,
-            Dv=D if Dv is None else _whole("Dv", Dv, 0),
+            Dv=D if Dv is None else whole_number("Dv", Dv, 0),
             variant=Variant.of(H, D, **variant),
             precision=precision or Precision.of(dtype_of(dtype)),
             packed=yes_or_no("pack_gqa", packed),
@@ -240,21 +230,19 @@ class Plan:
         return self.precision.storage if wider else self.precision.matrix
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _sequences(lengths: Any) -> tuple[Sequence, ...]:
+    """One sequence after the other, from their [(queries, keys), ...]; ValueError for what are no lengths."""
     try:
-        size = whole_number(value)
-    except TypeError:
-        size = least - 1
-    if size < least:
-        raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
-    return size
-
-
-def _pairs(lengths: Any) -> list[tuple[int, int]]:
-    try:
-        return [(whole_number(n), whole_number(T)) for n, T in lengths]
+        pairs = [(whole_number("n", n), whole_number("T", T)) for n, T in lengths]
     except (TypeError, ValueError):
         raise ValueError(f"lengths must be pairs of whole numbers, [(queries, keys), ...], got {lengths!r}") from None
+    sequences, start = [], 0
+    for i, (n, T) in enumerate(pairs):
+        if not (0 <= n <= LONGEST and 0 <= T <= LONGEST):
+            raise ValueError(f"sequence {i} has {n} queries and {T} keys; lengths go from 0 to {LONGEST:,}, an int32")
+        sequences.append(Sequence(i, start, n, T))
+        start += n
+    return tuple(sequences)
 
 
 def _check_range(plan: Plan) -> None:

@@ -14,6 +14,7 @@ from refsim.attention.fold import OnChip, fold_keys
 from refsim.attention.inputs import contiguous_call, paged_call
 from refsim.attention.plan import Plan
 from refsim.attention.shares import Share, share_out
+from refsim.checks import whole_number
 from refsim.machine import HBMArray, Kernel, Machine, Programs, Step, Watch, algorithm, side_by_side
 from refsim.numerics import Precision
 
@@ -54,14 +55,14 @@ def split_kv(
     >>> split_kv(x[:1], x, x, num_splits=4).ledger.total(tensor="lse_partial", direction="write")
     16
     """
-    check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
+    num_splits = check_split(num_splits, handover, block_tables, seq_lens, cu_seqlens_k, layer)
     if block_tables is None:
         call = contiguous_call(q, k, v, tile, machine, precision, cu_seqlens_q, cu_seqlens_k, pack_gqa, variant)
     else:
         call = paged_call(
             q, k, v, block_tables, seq_lens, tile, machine, precision, cu_seqlens_q, layer, pack_gqa, variant
         )
-    parts = Partials(call, int(num_splits), handover)
+    parts = Partials(call, num_splits, handover)
     yield from _fold_splits(watch, call, parts)
     yield from _reduce(watch, call, parts)
     return call.result()
@@ -69,18 +70,23 @@ def split_kv(
 
 def check_split(
     num_splits: Any, handover: Any, block_tables: Any, seq_lens: Any, cu_seqlens_k: Any, layer: int | None
-) -> None:
-    """Refuse, with ValueError, what only a split call can get wrong."""
-    if not isinstance(num_splits, int | np.integer) or num_splits < 1:
-        raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
-    if handover not in ("lse", "state"):
-        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+) -> int:
+    """The number of splits, once what only a split call can get wrong is checked. Raises ValueError."""
+    num_splits = check_splits(num_splits, handover)
     if (block_tables is None) != (seq_lens is None):
         raise ValueError("a paged cache needs both block_tables and seq_lens; only one was given")
     if block_tables is None and layer is not None:
         raise ValueError("layer selects from a paged cache; k and v are contiguous here")
     if block_tables is not None and cu_seqlens_k is not None:
         raise ValueError("cu_seqlens_k belongs to contiguous keys; a paged cache has seq_lens")
+    return num_splits
+
+
+def check_splits(num_splits: Any, handover: Any) -> int:
+    """The number of splits; ValueError where it, or the handover, isn't one."""
+    if handover not in ("lse", "state"):
+        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+    return whole_number("num_splits", num_splits, 1)
 
 
 class Partials:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
+from refsim.checks import is_positive
 from refsim.numerics import name_of
 
 _KIND = {
@@ -94,20 +93,6 @@ class Device:
                 "(refsim.cost.devices.load), or estimate with another dtype"
             )
         return rate
-
-
-def is_positive(value: Any) -> bool:
-    """Whether a value is a number above 0 that a float can hold.
-
-    >>> is_positive(1.5), is_positive(0), is_positive(True), is_positive(10**400), is_positive("1")
-    (True, False, False, False, False)
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        return 0 < float(value) < math.inf
-    except OverflowError:
-        return False
 
 
 def _rebuilt(values: dict[str, Any]) -> Device:

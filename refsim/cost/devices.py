@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from refsim.cost.device import Device, is_positive
+from refsim.checks import is_positive
+from refsim.cost.device import Device
 
 # Figures as they stand in a file: the field of Device, and its unit's size.
 _FIGURES = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.kvcache.whole import whole
+from refsim.checks import integers, whole_number
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -22,10 +22,7 @@ def locate(position: int, block_size: int) -> tuple[int, int]:
     >>> locate(37, 16)
     (2, 5)
     """
-    block_size, position = _block_size(block_size), whole("position", position)
-    if position < 0:
-        raise ValueError(f"position is {position}; positions count from 0")
-    return divmod(position, block_size)
+    return divmod(whole_number("position", position, 0), whole_number("block_size", block_size, 1))
 
 
 def element_offset(physical_block: int, slot: int, block_size: int, kv_dim: int) -> int:
@@ -34,12 +31,10 @@ def element_offset(physical_block: int, slot: int, block_size: int, kv_dim: int)
     >>> element_offset(7, 5, 16, 1024)
     119808
     """
-    block_size, slot = _block_size(block_size), whole("slot", slot)
-    physical_block, kv_dim = whole("physical_block", physical_block), whole("kv_dim", kv_dim)
+    block_size, slot = whole_number("block_size", block_size, 1), whole_number("slot", slot)
+    physical_block, kv_dim = whole_number("physical_block", physical_block, 0), whole_number("kv_dim", kv_dim, 1)
     if not 0 <= slot < block_size:
         raise ValueError(f"slot is {slot}; a block of {block_size} has slots 0 to {block_size - 1}")
-    if physical_block < 0 or kv_dim < 1:
-        raise ValueError(f"physical_block={physical_block} and kv_dim={kv_dim}; expected >= 0 and >= 1")
     return physical_block * block_size * kv_dim + slot * kv_dim
 
 
@@ -49,9 +44,7 @@ def byte_offset(physical_block: int, slot: int, block_size: int, kv_dim: int, it
     >>> byte_offset(7, 5, 16, 1024, itemsize=4)
     479232
     """
-    if whole("itemsize", itemsize) < 1:
-        raise ValueError(f"itemsize is {itemsize}; expected at least 1 byte")
-    return element_offset(physical_block, slot, block_size, kv_dim) * int(itemsize)
+    return element_offset(physical_block, slot, block_size, kv_dim) * whole_number("itemsize", itemsize, 1)
 
 
 def first_overflowing_block(block_stride: int, *, bits: int = 32, signed: bool = True) -> int:
@@ -65,9 +58,7 @@ def first_overflowing_block(block_stride: int, *, bits: int = 32, signed: bool =
     >>> first_overflowing_block(16 * 1024 * 4)  # bytes, block of 16 tokens, kv_dim 1024, float32
     32768
     """
-    block_stride, bits = whole("block_stride", block_stride), whole("bits", bits)
-    if block_stride < 1 or bits < 1:
-        raise ValueError(f"block_stride is {block_stride} and bits {bits}; expected at least 1 each")
+    block_stride, bits = whole_number("block_stride", block_stride, 1), whole_number("bits", bits, 1)
     return 2 ** (bits - 1 if signed else bits) // block_stride
 
 
@@ -81,12 +72,8 @@ def slot_to_block(
     >>> slot_to_block(np.array([75849, -1]), 16, 16384)
     (array([4740,   -1]), array([ 9, -1]))
     """
-    block_size, num_blocks = _block_size(block_size), whole("num_blocks", num_blocks)
-    slots = np.asarray(slot_mapping)
-    if slots.ndim == 1 and not slots.size:
-        slots = slots.astype(np.int64)  # an empty list has no integers to show
-    if slots.ndim != 1 or slots.dtype.kind not in "iu":
-        raise ValueError(f"slot_mapping is {slots.dtype}{list(slots.shape)}; expected a 1-D array of integers")
+    block_size, num_blocks = whole_number("block_size", block_size, 1), whole_number("num_blocks", num_blocks, 0)
+    slots = integers("slot_mapping", slot_mapping, 1)
     bad = (slots < -1) | (slots >= num_blocks * block_size)
     if bad.any():
         row = int(np.argmax(bad))
@@ -97,10 +84,3 @@ def slot_to_block(
     slots = slots.astype(np.int64)  # not before: the largest unsigned number would become -1
     skip = slots == -1
     return np.where(skip, -1, slots // block_size), np.where(skip, -1, slots % block_size)
-
-
-def _block_size(given: int) -> int:
-    block_size = whole("block_size", given)
-    if block_size < 1:
-        raise ValueError(f"block_size is {block_size}; a block holds at least one token")
-    return block_size

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.kvcache.whole import whole
+from refsim.checks import integers, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,9 +39,7 @@ class Chain:
     __slots__ = ("_keys", "_rest", "block_size", "contents", "held", "known", "salt")
 
     def __init__(self, ids: ArrayLike, block_size: int, salt: int = 0) -> None:
-        new, block_size = check_ids(ids), whole("block_size", block_size)
-        if block_size < 1:
-            raise ValueError(f"block_size is {block_size}; a block holds at least one token")
+        new, block_size = check_ids(ids), whole_number("block_size", block_size, 1)
         self.block_size = block_size
         self.salt = salt
         self.held = False
@@ -63,8 +61,7 @@ class Chain:
 
     def truncate(self, known: int) -> None:
         """Forget the ids from number `known` on."""
-        if (known := whole("known", known)) < 0:
-            raise ValueError(f"known is {known}; expected 0 ids or more")
+        known = whole_number("known", known, 0)
         if known < self.known:
             full, left = divmod(known, self.block_size)
             tail = self.contents[full] if full < len(self.contents) else self._rest
@@ -118,12 +115,6 @@ def root_key(salt: int) -> int:
 def check_ids(ids: ArrayLike) -> Int64[np.ndarray, "tokens"]:
     """Token ids as a 1-D int64 array, or a ValueError."""
     array = np.asarray(ids)
-    if array.ndim == 1 and array.dtype == _INT64:
+    if array.ndim == 1 and array.dtype == _INT64:  # the most common by far, and it needs no copy
         return array
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"token ids are {array.dtype}{list(array.shape)}; expected a 1-D sequence of integers")
-    if array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"token ids go up to {array.max()}; expected at most 2**63 - 1")
-    return array.astype(np.int64, copy=False)
+    return integers("token ids", array, 1, _INT64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from refsim.kvcache.whole import whole
+from refsim.checks import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,10 +23,8 @@ def reserved_slots(reservation: str, prompt_len: int, output_len: int, max_len: 
     >>> [reserved_slots(r, 100, 25, 2048) for r in RESERVATIONS]
     [2048, 132, 125]
     """
-    prompt_len, output_len = whole("prompt_len", prompt_len), whole("output_len", output_len)
-    max_len = whole("max_len", max_len)
-    if min(prompt_len, output_len) < 0:
-        raise ValueError(f"lengths are {prompt_len} in and {output_len} out; expected 0 or more each")
+    prompt_len, output_len = whole_number("prompt_len", prompt_len, 0), whole_number("output_len", output_len, 0)
+    max_len = whole_number("max_len", max_len)
     if prompt_len + output_len > max_len:
         raise ValueError(f"{prompt_len} + {output_len} tokens are more than max_len {max_len}")
     if reservation == "max":
@@ -50,13 +48,12 @@ class Arena:
     """
 
     def __init__(self, size: int, fit: str = "first") -> None:
-        size = whole("size", size)
-        if size < 1 or fit not in FITS:
-            raise ValueError(f"size={size}, fit={fit!r}; expected at least 1, and one of {', '.join(FITS)}")
-        self.size = size
+        if fit not in FITS:
+            raise ValueError(f"fit {fit!r} is unknown; expected one of {', '.join(FITS)}")
+        self.size = whole_number("size", size, 1)
         self.fit = fit
         self.held: dict[Hashable, tuple[int, int]] = {}
-        self.holes: list[tuple[int, int]] = [(0, size)]
+        self.holes: list[tuple[int, int]] = [(0, self.size)]
 
     @property
     def free(self) -> int:
@@ -70,9 +67,9 @@ class Arena:
 
     def place(self, key: Hashable, length: int) -> int | None:
         """Hold a stretch; its first slot, or None (and nothing changed) when no hole is large enough."""
-        length = whole("length", length)
-        if key in self.held or length < 1:
-            raise ValueError(f"key {key!r} with length {length}; expected a new key and at least 1 slot")
+        length = whole_number("length", length, 1)
+        if key in self.held:
+            raise ValueError(f"key {key!r} holds a stretch already; release it, or give a new key")
         fitting = [i for i, (_, hole) in enumerate(self.holes) if hole >= length]
         if not fitting:
             return None

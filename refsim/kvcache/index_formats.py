@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from refsim.kvcache.whole import whole
+from refsim.checks import integers, whole_number
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Int32
@@ -38,12 +38,19 @@ def check_tables(
     ...
     ValueError: seq_lens[0] is 257; a table of 1 columns of 256 holds at most 256 tokens
     """
-    tables, lens = np.asarray(block_tables), _lengths(seq_lens)
-    _at_least_one("block_size", block_size)
-    if tables.ndim != 2 or tables.dtype.kind not in "iu" or tables.shape[0] != lens.size:
-        raise ValueError(
-            f"block_tables is {tables.dtype}{list(tables.shape)}; expected integers ({lens.size} sequences, max_blocks)"
-        )
+    _checked(block_tables, seq_lens, whole_number("block_size", block_size, 1), num_blocks)
+
+
+def _checked(
+    block_tables: ArrayLike, seq_lens: ArrayLike, block_size: int, num_blocks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tables and int64 lengths as arrays, once `check_tables` has nothing to say."""
+    tables, lens = integers("block_tables", block_tables, 2), integers("seq_lens", seq_lens, 1, np.int64)
+    if (lens < 0).any():
+        row = int(np.argmax(lens < 0))
+        raise ValueError(f"seq_lens[{row}] is {lens[row]}; a length is 0 or more")
+    if len(tables) != len(lens):
+        raise ValueError(f"block_tables has {len(tables)} rows and seq_lens {len(lens)} lengths; one each a sequence")
     room = tables.shape[1] * block_size
     if (lens > room).any():
         row = int(np.argmax(lens > room))
@@ -59,6 +66,7 @@ def check_tables(
             f"block_tables[{row}, {column}] is {tables[row, column]}, and would be read; blocks go from 0 to "
             f"{num_blocks - 1}"
         )
+    return tables, lens
 
 
 def to_csr(
@@ -70,8 +78,8 @@ def to_csr(
     CSR(indptr=array([0, 2, 2], dtype=int32), indices=array([3, 5], dtype=int32),
         last_page_len=array([1, 0], dtype=int32))
     """
-    tables, lens = np.asarray(block_tables), _lengths(seq_lens)
-    check_tables(tables, lens, block_size, np.iinfo(np.int32).max)
+    block_size = whole_number("block_size", block_size, 1)
+    tables, lens = _checked(block_tables, seq_lens, block_size, np.iinfo(np.int32).max)
     pages = -(-lens // block_size)
     indices = tables[np.arange(tables.shape[1]) < pages[:, None]]
     last = np.where(lens > 0, (lens - 1) % block_size + 1, 0)
@@ -91,12 +99,12 @@ def from_csr(
     >>> from_csr([0, 0, 9], np.arange(9), [0, 1], 16)[1]
     array([  0, 129], dtype=int32)
     """
-    _at_least_one("page_size", page_size)
+    page_size = whole_number("page_size", page_size, 1)
     ptr, ids, last = (
-        _integers(name, array)
+        integers(name, array, 1, np.int64)
         for name, array in (("indptr", indptr), ("indices", indices), ("last_page_len", last_page_len))
     )
-    if ptr.ndim != 1 or ptr.size == 0 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != ids.size:
+    if ptr.size == 0 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != ids.size:
         raise ValueError(f"indptr {ptr.tolist()} must rise from 0 to the number of indices, {ids.size}")
     pages = np.diff(ptr)
     if last.shape != pages.shape:
@@ -123,8 +131,8 @@ def to_token_list(
     >>> to_token_list(np.array([[3, 1]]), np.array([3]), 2)
     (array([0, 3], dtype=int32), array([6, 7, 2], dtype=int32))
     """
-    tables, lens = np.asarray(block_tables), _lengths(seq_lens)
-    check_tables(tables, lens, block_size, np.iinfo(np.int32).max // _at_least_one("block_size", block_size))
+    block_size = whole_number("block_size", block_size, 1)
+    tables, lens = _checked(block_tables, seq_lens, block_size, np.iinfo(np.int32).max // block_size)
     positions = np.arange(tables.shape[1] * block_size)
     slots = tables[:, positions // block_size].astype(np.int64) * block_size + positions % block_size
     return (
@@ -140,30 +148,3 @@ def max_query_len(cu_seqlens: ArrayLike) -> int:
     3
     """
     return int(np.diff(np.asarray(cu_seqlens)).max(initial=0))
-
-
-def _lengths(seq_lens: Int[np.ndarray, "sequences"]) -> np.ndarray:
-    lens = _integers("seq_lens", seq_lens)
-    if (lens < 0).any():
-        row = int(np.argmax(lens < 0))
-        raise ValueError(f"seq_lens[{row}] is {lens[row]}; a length is 0 or more")
-    return lens
-
-
-def _integers(name: str, given: ArrayLike) -> np.ndarray:
-    """A 1-D int64 array; no number is rounded or wraps on the way."""
-    array = np.asarray(given)
-    if array.ndim == 1 and not array.size:
-        return np.empty(0, np.int64)  # an empty list has no integers to show
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected integers, 1-D")
-    if array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name}[{int(np.argmax(array))}] is {array.max()}; expected at most 2**63 - 1")
-    return array.astype(np.int64)
-
-
-def _at_least_one(name: str, given: int) -> int:
-    size = whole(name, given)
-    if size < 1:
-        raise ValueError(f"{name} is {size}; a block holds at least one token")
-    return size

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.checks import integers
 from refsim.kvcache.address import slot_to_block
 from refsim.machine import Ledger, Machine, Step, Watch, algorithm
 
@@ -109,8 +110,7 @@ def check_append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any) 
     for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
         if len(new.shape) != 3 or tuple(new.shape[1:]) != tuple(cache.shape[2:]):
             raise ValueError(f"{name} is {tuple(new.shape)}; expected (rows, {cache.shape[2]}, {cache.shape[3]})")
-    slots = np.asarray(slot_mapping)
-    slots = slots.astype(np.int64) if slots.size == 0 else slots
+    slots = integers("slot_mapping", slot_mapping, 1)
     slot_to_block(slots, k_cache.shape[1], k_cache.shape[0])
     if min(len(k), len(v)) < len(slots):
         raise ValueError(f"slot_mapping names {len(slots)} slots, and there are {len(k)} rows of k and {len(v)} of v")
@@ -123,10 +123,10 @@ def check_append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any) 
 def check_copy(k_cache: Any, v_cache: Any, block_mapping: Any) -> Int[np.ndarray, "pairs 2"]:
     """The pairs (from, to) as 64-bit integers, once they are known to fit the caches. Touches no values."""
     check_caches(k_cache, v_cache)
-    pairs = np.asarray(block_mapping)
-    pairs = pairs.reshape(-1, 2).astype(np.int64) if pairs.size == 0 else pairs
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-        raise ValueError(f"block_mapping must be integers (pairs, 2), from and to; got {pairs.dtype} {pairs.shape}")
+    pairs = integers("block_mapping", block_mapping, 2)
+    pairs = pairs if pairs.size else pairs.reshape(-1, 2)  # an empty list is no pairs
+    if pairs.shape[1] != 2:
+        raise ValueError(f"block_mapping must be (pairs, 2), from and to; got {pairs.shape}")
     if pairs.size and (pairs.min() < 0 or pairs.max() >= k_cache.shape[0]):
         raise ValueError(f"block_mapping names blocks {pairs.min()} to {pairs.max()}; there are {k_cache.shape[0]}")
     written = pairs[:, 1]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.checks import integers, whole_number
 from refsim.kvcache.books import PoolBooks
 from refsim.kvcache.chain import Chain, check_ids
 from refsim.kvcache.errors import DuplicateSequence, OutOfBlocks, UnknownSequence
 from refsim.kvcache.invariants import check_invariants
 from refsim.kvcache.sequence import SequenceTable
 from refsim.kvcache.sizing import blocks_for
-from refsim.kvcache.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -66,12 +66,12 @@ class BlockManager(PoolBooks):
             raise DuplicateSequence(seq_id)
         chain, total = self._chain(tokens, salt)
         if upto is not None:
-            upto = whole("upto", upto)
-            if not 0 <= upto <= total:
+            upto = whole_number("upto", upto, 0)
+            if upto > total:
                 raise ValueError(f"upto is {upto}; {total} tokens were given")
             total = upto
-        if chunk is not None and (chunk := whole("chunk", chunk)) < 0:
-            raise ValueError(f"chunk is {chunk}; expected 0 tokens or more")
+        if chunk is not None:
+            chunk = whole_number("chunk", chunk, 0)
         hit, below = ([], []) if self.prefix is None or chain is None else self.prefix.match(chain, total)
         size = self.block_size
         found = (len(hit) + len(below)) * size
@@ -105,9 +105,7 @@ class BlockManager(PoolBooks):
             seq.tokens += tokens  # there is room in a block of its own: most tokens of a decode
             return
         ids = None if isinstance(tokens, _COUNT) else check_ids(tokens)
-        count = int(tokens) if ids is None else ids.size  # type: ignore[arg-type]
-        if count < 0:
-            raise ValueError(f"can't append {count} tokens; expected 0 or more")
+        count = whole_number("tokens", tokens, 0) if ids is None else ids.size
         if ids is not None and seq.chain is not None and seq.chain.known != seq.tokens:
             raise ValueError(
                 f"sequence {seq_id!r} has {seq.tokens} tokens, ids are known for {seq.chain.known}; give a count here"
@@ -143,7 +141,7 @@ class BlockManager(PoolBooks):
         >>> m.allocate("a", 10), m.truncate("a", 5), m.table("a"), m.pool.refs
         (0, None, array([0, 1], dtype=int32), [1, 1, 0, 0, 0, 0, 0, 0])
         """
-        seq, num_tokens = self._get(seq_id), whole("num_tokens", num_tokens)
+        seq, num_tokens = self._get(seq_id), whole_number("num_tokens", num_tokens)
         if not 0 <= num_tokens <= seq.tokens:
             raise ValueError(
                 f"num_tokens is {num_tokens}; sequence {seq_id!r} has {seq.tokens}: give 0 to {seq.tokens}"
@@ -177,9 +175,7 @@ class BlockManager(PoolBooks):
             raise ValueError("sharing by hand would part blocks from their prefix; allocate with token ids shares them")
         if seq_id in self._sequences:
             raise DuplicateSequence(seq_id)
-        ids, num_tokens = np.atleast_2d(np.asarray(block_ids)), whole("num_tokens", num_tokens)
-        if ids.size and ids.dtype.kind not in "iu":
-            raise ValueError(f"block_ids are {ids.dtype}; expected the integers of a block table")
+        ids, num_tokens = integers("block_ids", np.atleast_2d(block_ids), 2), whole_number("num_tokens", num_tokens)
         if ids.shape != (self.tables, blocks_for(num_tokens, self.block_size)):
             raise ValueError(
                 f"block_ids is {ids.shape}; {num_tokens} tokens take "
@@ -202,7 +198,7 @@ class BlockManager(PoolBooks):
         sequence's table is pointed at that one and the twin is freed.
         """
         seq = self._get(seq_id)
-        computed = seq.tokens if computed is None else whole("computed", computed)
+        computed = seq.tokens if computed is None else whole_number("computed", computed)
         if not seq.computed <= computed <= seq.tokens:
             raise ValueError(
                 f"computed is {computed}; sequence {seq_id!r} has {seq.tokens} tokens, {seq.computed} computed before"
@@ -251,9 +247,7 @@ class BlockManager(PoolBooks):
                 raise ValueError("the chain is a live sequence's already, which extends it; give chain.copy()")
             return tokens, tokens.known
         if isinstance(tokens, _COUNT):
-            if tokens < 0:
-                raise ValueError(f"can't allocate {tokens} tokens; expected 0 or more")
-            return None, int(tokens)
+            return None, whole_number("tokens", tokens, 0)
         chain = Chain(tokens, self.block_size, salt)
         return chain, chain.known
 

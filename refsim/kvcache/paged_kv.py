@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.kvcache.address import slot_to_block
 from refsim.kvcache.manager import BlockManager
-from refsim.kvcache.whole import whole
 from refsim.numerics import DTYPES, dtype_of
 
 if TYPE_CHECKING:
@@ -52,14 +52,9 @@ class PagedKV:
     ) -> None:
         if not isinstance(manager, BlockManager):
             raise TypeError(f"manager is {manager!r}; expected a BlockManager, which decides on the blocks")
-        layers, num_kv_heads = whole("layers", layers), whole("num_kv_heads", num_kv_heads)
-        head_dim = whole("head_dim", head_dim)
-        v_head_dim = head_dim if v_head_dim is None else whole("v_head_dim", v_head_dim)
-        for name, value in [("layers", layers), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)]:
-            if value < 1:
-                raise ValueError(f"{name} is {value}; expected at least 1")
-        if v_head_dim < 0:
-            raise ValueError(f"v_head_dim is {v_head_dim}; expected 0 (K only) or more")
+        layers, num_kv_heads = whole_number("layers", layers, 1), whole_number("num_kv_heads", num_kv_heads, 1)
+        head_dim = whole_number("head_dim", head_dim, 1)
+        v_head_dim = head_dim if v_head_dim is None else whole_number("v_head_dim", v_head_dim, 0)  # 0: K only
         try:
             self.dtype = dtype_of(dtype)
         except TypeError:
@@ -181,7 +176,7 @@ class PagedKV:
         return self.manager.slot_mapping(seq_id, start, count, self._table(layer))
 
     def _layer(self, given: int) -> int:
-        layer = whole("layer", given)
+        layer = whole_number("layer", given)
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer is {layer}; the cache has {self.layers}, counted from 0")
         return layer

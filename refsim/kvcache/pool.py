@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from refsim.checks import whole_number
 from refsim.kvcache.errors import OutOfBlocks
-from refsim.kvcache.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,13 +33,13 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, *, free_order: Sequence[int] | None = None, reserved: int = 0) -> None:
-        num_blocks, reserved = whole("num_blocks", num_blocks), whole("reserved", reserved)
+        num_blocks, reserved = whole_number("num_blocks", num_blocks), whole_number("reserved", reserved)
         if num_blocks < 1 or not 0 <= reserved < num_blocks:
             raise ValueError(
                 f"num_blocks is {num_blocks} with {reserved} reserved; at least one block must be left to hand out"
             )
         usable = list(range(reserved, num_blocks))
-        order = usable if free_order is None else [whole("a block of free_order", b) for b in free_order]
+        order = usable if free_order is None else [whole_number("a block of free_order", b) for b in free_order]
         if sorted(order) != usable:
             raise ValueError(f"free_order must name each block from {reserved} to {num_blocks - 1} once")
         self.num_blocks = num_blocks

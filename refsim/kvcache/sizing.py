@@ -5,7 +5,7 @@ Source: the paged KV cache text, sizing. Units are in the names; tokens and bloc
 
 from __future__ import annotations
 
-from refsim.kvcache.whole import whole
+from refsim.checks import whole_number
 
 
 def blocks_for(num_tokens: int, block_size: int, layers: int = 1) -> int:
@@ -14,13 +14,8 @@ def blocks_for(num_tokens: int, block_size: int, layers: int = 1) -> int:
     >>> blocks_for(100, 16), blocks_for(100, 16, layers=28)
     (7, 196)
     """
-    num_tokens, block_size = whole("num_tokens", num_tokens), whole("block_size", block_size)
-    layers = whole("layers", layers)
-    if block_size < 1:
-        raise ValueError(f"block_size is {block_size}; a block holds at least one token")
-    if num_tokens < 0 or layers < 1:
-        raise ValueError(f"num_tokens={num_tokens} and layers={layers}; expected >= 0 and >= 1")
-    return layers * -(-num_tokens // block_size)
+    num_tokens, block_size = whole_number("num_tokens", num_tokens, 0), whole_number("block_size", block_size, 1)
+    return whole_number("layers", layers, 1) * -(-num_tokens // block_size)
 
 
 def block_nbytes(block_size: int, kv_dim: int, itemsize: int = 4, *, v_dim: int | None = None) -> int:
@@ -29,9 +24,9 @@ def block_nbytes(block_size: int, kv_dim: int, itemsize: int = 4, *, v_dim: int 
     >>> block_nbytes(16, 1024, 4)
     131072
     """
-    v_dim = kv_dim if v_dim is None else v_dim
-    block_size, kv_dim, itemsize, v_dim = _whole(block_size=block_size, kv_dim=kv_dim, itemsize=itemsize, v_dim=v_dim)
-    return block_size * (kv_dim + v_dim) * itemsize
+    kv_dim = whole_number("kv_dim", kv_dim, 0)
+    v_dim = kv_dim if v_dim is None else whole_number("v_dim", v_dim, 0)
+    return whole_number("block_size", block_size, 0) * (kv_dim + v_dim) * whole_number("itemsize", itemsize, 0)
 
 
 def pool_nbytes(num_blocks: int, block_size: int, kv_dim: int, itemsize: int = 4, *, v_dim: int | None = None) -> int:
@@ -40,7 +35,7 @@ def pool_nbytes(num_blocks: int, block_size: int, kv_dim: int, itemsize: int = 4
     >>> pool_nbytes(196, 16, 1024, 4)
     25690112
     """
-    return _whole(num_blocks=num_blocks)[0] * block_nbytes(block_size, kv_dim, itemsize, v_dim=v_dim)
+    return whole_number("num_blocks", num_blocks, 0) * block_nbytes(block_size, kv_dim, itemsize, v_dim=v_dim)
 
 
 def token_nbytes(layers: int, kv_dim: int, itemsize: int = 2, *, v_dim: int | None = None) -> int:
@@ -49,7 +44,7 @@ def token_nbytes(layers: int, kv_dim: int, itemsize: int = 2, *, v_dim: int | No
     >>> token_nbytes(40, 5120, 2)  # OPT-13B in float16
     819200
     """
-    return _whole(layers=layers)[0] * block_nbytes(1, kv_dim, itemsize, v_dim=v_dim)
+    return whole_number("layers", layers, 0) * block_nbytes(1, kv_dim, itemsize, v_dim=v_dim)
 
 
 def slots_in(budget_nbytes: int, per_token_nbytes: int) -> int:
@@ -58,10 +53,7 @@ def slots_in(budget_nbytes: int, per_token_nbytes: int) -> int:
     >>> slots_in(12 * 2**30, token_nbytes(40, 5120, 2))  # what OPT-13B leaves of a 40 GB GPU
     15728
     """
-    budget_nbytes, per_token_nbytes = _whole(budget_nbytes=budget_nbytes, per_token_nbytes=per_token_nbytes)
-    if per_token_nbytes < 1:
-        raise ValueError("per_token_nbytes is 0; expected at least 1: tokens of no bytes fit without end")
-    return budget_nbytes // per_token_nbytes
+    return whole_number("budget_nbytes", budget_nbytes, 0) // whole_number("per_token_nbytes", per_token_nbytes, 1)
 
 
 def last_block_used(num_tokens: int, block_size: int) -> int:
@@ -80,12 +72,3 @@ def wasted_slots(num_tokens: int, block_size: int) -> int:
     12
     """
     return blocks_for(num_tokens, block_size) * int(block_size) - int(num_tokens)
-
-
-def _whole(**given: int) -> tuple[int, ...]:
-    """Counts from 0 up, as Python's own integers, so that no product of theirs overflows."""
-    counts = tuple(whole(name, value) for name, value in given.items())
-    for name, count in zip(given, counts, strict=True):
-        if count < 0:
-            raise ValueError(f"{name} is {count}; expected 0 or more")
-    return counts

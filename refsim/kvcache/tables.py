@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.kvcache.errors import UnknownSequence
-from refsim.kvcache.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -22,11 +22,8 @@ class BlockTables:
     """The live sequences' tables, by id."""
 
     def __init__(self, block_size: int, tables: int) -> None:
-        block_size, tables = whole("block_size", block_size), whole("tables", tables)
-        if block_size < 1 or tables < 1:
-            raise ValueError(f"block_size={block_size} and tables={tables}; each must be at least 1")
-        self.block_size = block_size
-        self.tables = tables
+        self.block_size = whole_number("block_size", block_size, 1)
+        self.tables = whole_number("tables", tables, 1)
         self._sequences: dict[Hashable, SequenceTable] = {}
 
     def __contains__(self, seq_id: Hashable) -> bool:
@@ -59,8 +56,8 @@ class BlockTables:
 
     def slot_mapping(self, seq_id: Hashable, start: int, count: int, table: int = 0) -> Int64[np.ndarray, "count"]:
         """Slots of the sequence's tokens `start .. start + count - 1`."""
-        seq, start, count = self._get(seq_id), whole("start", start), whole("count", count)
-        if start < 0 or count < 0 or start + count > seq.tokens:
+        seq, start, count = self._get(seq_id), whole_number("start", start, 0), whole_number("count", count, 0)
+        if start + count > seq.tokens:
             raise ValueError(
                 f"positions {start} to {start + count - 1} of sequence {seq_id!r}, which has {seq.tokens} tokens; "
                 "allocate or append first"
@@ -78,6 +75,6 @@ class BlockTables:
             raise UnknownSequence(seq_id) from None
 
     def _check_table(self, table: int) -> int:
-        if not 0 <= (table := whole("table", table)) < self.tables:
+        if not 0 <= (table := whole_number("table", table)) < self.tables:
             raise ValueError(f"table is {table}; each sequence has {self.tables} block table(s), counted from 0")
         return table

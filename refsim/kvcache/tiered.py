@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
-from refsim.kvcache.whole import whole
+from refsim.checks import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,7 @@ class HostTier:
     """
 
     def __init__(self, capacity: int) -> None:
-        if (capacity := whole("capacity", capacity)) < 1:
-            raise ValueError(f"capacity is {capacity}; a host tier holds at least one block")
-        self.capacity = capacity
+        self.capacity = whole_number("capacity", capacity, 1)
         self.loaded = 0
         self.stored = 0
         self._entries: OrderedDict[int, Entry] = OrderedDict()

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from refsim.checks import whole_number, whole_numbers
 from refsim.machine.hbm import HBMArray, UncountedAccess
 from refsim.machine.ledger import Ledger
-from refsim.machine.programs import Programs, Tally, whole_numbers
+from refsim.machine.programs import Programs, Tally
 from refsim.numerics import dtype_of
 
 DEFAULT_SRAM_NBYTES = 164 * 1024  # an A100's shared memory a multiprocessor
@@ -45,8 +46,8 @@ class Machine:
                 f"device must say its sram_nbytes, as refsim.cost.devices.get('A100-80') does; got {device!r}"
             )
         limit = sram_nbytes if device is None else device.sram_nbytes
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0):
-            raise ValueError(f"sram_nbytes must be positive, whole bytes, or None for no limit, got {limit!r}")
+        if limit is not None:
+            limit = whole_number("sram_nbytes", limit, 1, or_else="None for no limit")
         self.sram_nbytes = limit
         self._finished: defaultdict[str, Tally] = defaultdict(Tally)
         self._in_flight: list[Programs] = []

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from math import isfinite, prod
-from operator import index as whole_number
 from typing import Any, Literal
 
 import numpy as np
 
+from refsim.checks import whole_numbers
 from refsim.machine.hbm import HBMArray
 from refsim.machine.ledger import DIRECTIONS, LEVELS, Key, Work
 from refsim.machine.tile import Buffer, StaleTile, Temporary, Tile, foreign
@@ -241,17 +241,6 @@ class Programs:
     def _check_fits(self, buffer: Buffer, size: tuple[int, ...]) -> None:
         if len(size) != len(buffer.shape) or any(s > b for s, b in zip(size, buffer.shape, strict=True)):
             raise ValueError(f"{size} doesn't fit buffer {buffer.name!r}, which was declared {buffer.shape}")
-
-
-def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
-    """Sizes as a tuple. Raises TypeError for what is no whole number, ValueError for a negative one."""
-    try:
-        sizes = tuple(whole_number(size) for size in values)
-    except TypeError:
-        raise TypeError(f"{what} must be whole numbers, one an axis, got {values!r}") from None
-    if sizes and min(sizes) < 0:
-        raise ValueError(f"{what} can't be negative, got {sizes}")
-    return sizes
 
 
 def _check_hbm(what: str, array: HBMArray) -> None:

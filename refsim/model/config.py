@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.model import rope
 from refsim.model.heads import group_size
 
@@ -45,9 +46,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "hidden", "vocab", "context"):
-            size = getattr(self, name)
-            if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1; got {size!r}")
+            whole_number(name, getattr(self, name), 1)
         group_size(self.num_heads, self.num_kv_heads)
         rope.inv_freq(self.head_dim, self.rope_base, self.rope_scaling)
         if not self.eps > 0:
@@ -56,10 +55,9 @@ class Config:
             raise ValueError(f"rope_style must be one of {rope.STYLES}; got {self.rope_style!r}")
         if self.windows and len(self.windows) != self.num_layers:
             raise ValueError(f"windows needs an entry a layer: {len(self.windows)} for {self.num_layers} layers")
-        if any(w is not None and (not isinstance(w, int | np.integer) or w < 1) for w in self.windows):
-            raise ValueError(
-                f"a window counts the token itself, so it is a whole number of at least 1; got {self.windows}"
-            )
+        for layer, width in enumerate(self.windows):  # 1 keeps the token itself
+            if width is not None:
+                whole_number(f"windows[{layer}]", width, 1, or_else="None for no window")
 
     def window(self, layer: int) -> tuple[int, int] | None:
         """The layer's window as attention counts it: keys (before, after) a query's own position."""

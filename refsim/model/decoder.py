@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.model import rope
 from refsim.model.config import Config, Layer, Weights
 from refsim.model.heads import merge_heads, split_heads
@@ -157,8 +158,7 @@ class Decoder:
 
         Further keywords as for `start`. Raises ValueError at once when prompt and n together pass the context.
         """
-        if not isinstance(n, int | np.integer):
-            raise TypeError(f"n must be a whole number of tokens, got {n!r}")
+        n = whole_number("n", n, 0, wrong=TypeError)
         # The last token is read from the logits and never fed back, so it needs no place of its own.
         session = self.start(**{"length": len(ids) + max(n - 1, 0), "sequences": 1, **run})
         return session.stream(session.open(), ids, n, temperature=temperature, rng=rng, stop=stop, chunk=chunk)

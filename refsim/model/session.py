@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.machine import Ledger
 from refsim.model import attend, rope, sampling
 
@@ -88,9 +89,7 @@ class Session:
         Raises as `forward` does; chunks fed before one fails stay in the cache.
         """
         prompt = self._checked(seq, ids)
-        size = len(prompt) if chunk is None else chunk
-        if size < 1:
-            raise ValueError(f"chunk must be at least 1 token; got {chunk}")
+        size = len(prompt) if chunk is None else whole_number("chunk", chunk, 1)
         parts = [self.forward({seq: prompt[at : at + size]})[seq] for at in range(0, len(prompt), size)]
         return np.concatenate(parts)
 
@@ -110,8 +109,7 @@ class Session:
         Greedy at temperature 0; above it, sampled with `rng`. Ends at an id in `stop`, which is not yielded. The last
         id is not fed back: the sequence ends up len(ids) + n - 1 tokens long.
         """
-        if n < 0:
-            raise ValueError(f"n new tokens must be 0 or more; got {n}")
+        n = whole_number("n", n, 0, wrong=TypeError)
         choose = sampling.chooser(temperature, rng)
         self._checked(seq, ids)
         return sampling.stream(self, seq, ids, n, choose, frozenset(stop), chunk)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.checks import whole_number
 from refsim.kvcache import BlockManager, PagedKV
 from refsim.kvcache.chain import Chain
 from refsim.model.paged_cache import PagedCache
@@ -34,8 +35,7 @@ class LiveRequest:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}; expected at least 1 output")
+        whole_number("samples", self.samples, 1)
 
 
 @dataclass(frozen=True)

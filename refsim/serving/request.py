@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.kvcache.whole import whole
+from refsim.checks import whole_number
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -34,12 +34,10 @@ class Request:
     hashed_len: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("prompt_len", "output_len", "hash_block", "hashed_len"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        for name, least in (("prompt_len", 1), ("output_len", 1), ("hash_block", 0), ("hashed_len", 0)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.arrival_s < 0 or not np.isfinite(self.arrival_s):
             raise ValueError(f"arrival is {self.arrival_s} s; expected 0 or later")
-        if self.prompt_len < 1 or self.output_len < 1:
-            raise ValueError(f"lengths are {self.prompt_len} in and {self.output_len} out; expected at least 1 each")
         if self.hashed_len > min(len(self.hash_ids) * self.hash_block, self.total_len):
             raise ValueError(
                 f"{len(self.hash_ids)} hashes of {self.hash_block} tokens don't name {self.hashed_len} of "

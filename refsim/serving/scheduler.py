@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from refsim.kvcache.whole import whole
+from refsim.checks import whole_number
 from refsim.serving.memory import State
 
 if TYPE_CHECKING:
@@ -63,12 +63,9 @@ class Scheduler:
     """
 
     def __init__(self, memory: Memory, *, max_tokens: int = 2048, max_seqs: int = 256) -> None:
-        max_tokens, max_seqs = whole("max_tokens", max_tokens), whole("max_seqs", max_seqs)
-        if max_tokens < 1 or max_seqs < 1:
-            raise ValueError(f"max_tokens={max_tokens} and max_seqs={max_seqs}; each must be at least 1")
         self.memory = memory
-        self.max_tokens = max_tokens
-        self.max_seqs = max_seqs
+        self.max_tokens = whole_number("max_tokens", max_tokens, 1)
+        self.max_seqs = whole_number("max_seqs", max_seqs, 1)
         self.waiting: deque[State] = deque()
         self.running: list[State] = []
         self.preemptions = 0

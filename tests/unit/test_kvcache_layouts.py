@@ -155,11 +155,11 @@ def test_csr_round_trip_with_an_empty_sequence() -> None:
         (([0, 1], [5], [1, 1], 16), "last_page_len has shape"),
         (([0, 1], [2**32], [1], 16), r"indices\[0\] is 4294967296"),  # as int32 it would be page 0
         (([0, 2], [3, -3], [1], 16), r"indices\[1\] is -3"),
-        (([0, 1], [5.7], [1], 16), "indices is float64"),
-        (([0, 1], [[5]], [1], 16), r"indices is int64\[1, 1\]"),
-        (([0, 1], [5], [1.5], 16), "last_page_len is float64"),
-        (([0, 1], [5], [1], 0), "page_size is 0"),
-        (([0, 1], [5], [1], 2.0), r"page_size is 2\.0; expected a whole number"),
+        (([0, 1], [5.7], [1], 16), "indices must be integers with 1 axis, got float64"),
+        (([0, 1], [[5]], [1], 16), r"indices must be integers with 1 axis, got int64 of shape \(1, 1\)"),
+        (([0, 1], [5], [1.5], 16), "last_page_len must be integers"),
+        (([0, 1], [5], [1], 0), "page_size must be a whole number from 1, got 0"),
+        (([0, 1], [5], [1], 2.0), r"page_size must be a whole number from 1, got 2\.0"),
     ],
 )
 def test_wrong_csr_is_refused(args, message) -> None:
@@ -175,7 +175,7 @@ def test_blocks_hold_at_least_one_token(size) -> None:
         lambda: index_formats.to_token_list(tables, lens, size),
         lambda: index_formats.check_tables(tables, lens, size, 1),
     ):
-        with pytest.raises(ValueError, match=f"block_size is {size}"):
+        with pytest.raises(ValueError, match=f"block_size must be a whole number from 1, got {size}"):
             call()
 
 
@@ -218,9 +218,9 @@ def test_only_entries_that_would_be_read_are_checked() -> None:
         ([[0], [0], [0]], [3, -1, -5], r"seq_lens\[1\] is -1"),  # the first of them, not the least
         ([[0]], [2**63 + 1], r"seq_lens\[0\] is 9223372036854775809"),  # in 64 signed bits it is negative
         ([[2**64 - 1]], [1], r"block_tables\[0, 0\] is 18446744073709551615"),
-        ([[0]], 5, "1-D"),  # flash-attention 1795: a scalar length
-        ([[0]], [1, 1], "2 sequences"),
-        ([[0.0]], [1], "expected integers"),
+        ([[0]], 5, "seq_lens must be integers with 1 axis"),  # flash-attention 1795: a scalar length
+        ([[0]], [1, 1], "1 rows and seq_lens 2 lengths"),
+        ([[0.0]], [1], "block_tables must be integers with 2 axes"),
     ],
 )
 def test_wrong_tables_are_refused(tables, lens, message) -> None:

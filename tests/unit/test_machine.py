@@ -230,9 +230,9 @@ def test_a_device_brings_its_own_limit():
         prog.buffer("x", (10**9,), "float32")
     Small.sram_nbytes = 0
     for wrong in (0, -1, 1.5, float("nan"), "64", True, [1]):
-        with pytest.raises(ValueError, match="sram_nbytes must be positive, whole bytes, or None"):
+        with pytest.raises(ValueError, match="sram_nbytes must be a whole number from 1, or None"):
             Machine(sram_nbytes=wrong)
-    with pytest.raises(ValueError, match="whole bytes, or None for no limit, got 0"):
+    with pytest.raises(ValueError, match="a whole number from 1, or None for no limit, got 0"):
         Machine(Small())
 
 

@@ -191,7 +191,7 @@ def test_an_attention_that_returns_another_shape_is_named():
         (lambda d: d.logits([-1]), ValueError, r"\[0, 17\)"),
         (lambda d: d.logits([0] * 65), ValueError, "context of 64"),
         (lambda d: d.generate([0] * 60, 6), ValueError, "context of 64"),
-        (lambda d: d.generate([0], -1), ValueError, "0 or more"),
+        (lambda d: d.generate([0], -1), ValueError, "n must be a whole number from 0, got -1"),
         (lambda d: d.logits([0], chunk=0), ValueError, "chunk"),
         (lambda d: d.logits([0], attention="flush"), ValueError, "unknown attention 'flush'; choose one of oracle"),
         (lambda d: d.logits([0], attention=3), TypeError, "must be one of"),
@@ -241,8 +241,8 @@ def test_weights_that_do_not_fit_the_config_are_named():
         ({"vocab": 2.0}, "vocab"),
         ({"eps": 0.0}, "eps"),
         ({"windows": (3,)}, "an entry a layer"),
-        ({"windows": (0, 3)}, "at least 1"),
-        ({"windows": (2.5, 3)}, "whole number of at least 1"),
+        ({"windows": (0, 3)}, r"windows\[0\] must be a whole number from 1, or None for no window, got 0"),
+        ({"windows": (3, 2.5)}, r"windows\[1\] must be a whole number from 1, .* got 2\.5"),
         ({"dim": True}, "dim"),
         ({"rope_style": "neox"}, "rope_style"),
     ],
@@ -253,5 +253,5 @@ def test_sizes_that_do_not_fit_together_are_refused(change, says):
 
 
 def test_half_a_token_is_refused():
-    with pytest.raises(TypeError, match=r"n must be a whole number of tokens, got 1\.5"):
+    with pytest.raises(TypeError, match=r"n must be a whole number from 0, got 1\.5"):
         model.random_decoder(seed=0).generate([1, 2], 1.5)

@@ -140,7 +140,7 @@ SHAPES = {"q": (2, 4, 8), "k": (3, 2, 8), "v": (3, 2, 6)}
         ({"align": "left"}, ValueError, "align must be 'bottom-right' or 'top-left', got 'left'"),
         ({"softcap": -1.0}, ValueError, "softcap must be a positive number"),
         ({"window": 4}, ValueError, r"window must be \(keys before, keys after\)"),
-        ({"window": (-2, 0)}, ValueError, "keys before must be 0 or more"),
+        ({"window": (-2, 0)}, ValueError, "keys before must be a whole number from -1, or None"),
         ({"window": (0, 0.5)}, ValueError, "keys after must be a whole number"),
         ({"window": (np.inf, 0)}, ValueError, "keys before must be a whole number"),
         ({"window": (np.nan, 0)}, ValueError, "keys before must be a whole number"),

@@ -205,7 +205,7 @@ def test_the_command_says_who_was_refused_and_why_nothing_was_hit(tmp_path, caps
         (["--policy", "guess"], "policy 'guess' is unknown"),
         (["--device", "Z80"], "Z80"),
         (["--blocks", "0"], "num_blocks is 0"),
-        (["--block-size", "0"], "block_size=0"),
+        (["--block-size", "0"], "block_size must be a whole number from 1, got 0"),
         (["--host-blocks", "5", "--no-prefix-cache"], "needs prefix_cache"),
         (["/no/such/trace.csv"], "No such file"),
         (["--memory-efficiency", "1.5"], "efficiencies are 1.5"),

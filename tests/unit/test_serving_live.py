@@ -81,7 +81,7 @@ def test_what_cannot_be_held_is_refused(decoder) -> None:
         run_live(decoder, [LiveRequest((1,) * 510, 9)], num_blocks=400, block_size=4)
     with pytest.raises(ValueError, match="300 samples begin with as many ids"):
         run_live(decoder, [LiveRequest((1,), 2, samples=300)], num_blocks=400, block_size=4)
-    with pytest.raises(ValueError, match="samples is 0"):
+    with pytest.raises(ValueError, match="samples must be a whole number from 1, got 0"):
         LiveRequest((1,), 2, samples=0)
 
 

@@ -208,5 +208,5 @@ def test_a_preempted_request_finds_its_own_blocks_again() -> None:
 
 @pytest.mark.parametrize("bad", [{"max_tokens": 0}, {"max_seqs": 0}, {"max_tokens": 2.5}, {"max_seqs": "3"}])
 def test_a_scheduler_that_cannot_work_is_refused(bad) -> None:
-    with pytest.raises(ValueError, match=r"at least 1|a whole number"):
+    with pytest.raises(ValueError, match="must be a whole number from 1"):
         scheduler(4, **bad)

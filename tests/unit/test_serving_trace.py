@@ -66,8 +66,8 @@ def test_private_ids_of_two_requests_never_meet() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", AZURE + "2023-11-16 18:15:51.0,-3,1\n", r"a.csv, line 4: lengths are -3 in"),
-        ("a.csv", AZURE + "2023-11-16 18:15:51.0,3,0\n", r"line 4: lengths are 3 in and 0 out"),
+        ("a.csv", AZURE + "2023-11-16 18:15:51.0,-3,1\n", r"line 4: prompt_len must be a whole number from 1, got -3"),
+        ("a.csv", AZURE + "2023-11-16 18:15:51.0,3,0\n", r"line 4: output_len must be a whole number from 1, got 0"),
         ("a.csv", AZURE + "2023-11-16 18:15:51.0,3\n", r"line 4: GeneratedTokens is None"),
         ("a.csv", AZURE + "yesterday,3,4\n", r"line 4: TIMESTAMP is 'yesterday'"),
         ("a.csv", AZURE + "2023-11-16 18:15:48.0,3,4\n", r"line 4: arrives before the line above it"),
@@ -156,7 +156,7 @@ def test_only_the_first_requests(tmp_path) -> None:
 
 @pytest.mark.parametrize("lengths", [(2.5, 1), (1, "3")])
 def test_lengths_are_whole_numbers(lengths) -> None:
-    with pytest.raises(ValueError, match=r"_len is .*expected a whole number"):
+    with pytest.raises(ValueError, match="_len must be a whole number from 1"):
         Request(0, 0.0, *lengths)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import numpy as np
-
 from refsim.attention.plan import Plan
-from refsim.attention.split_kv import Handover, few_tokens
+from refsim.attention.split_kv import Handover, check_splits, few_tokens
 from refsim.cost.closed_form import stages
 from refsim.cost.closed_form.count import Count, Inputs, InputTypes
 from refsim.cost.closed_form.tiled import check_plan, lengths, paged_inputs, walk_keys
@@ -35,15 +33,12 @@ def split_kv(
     16
     """
     check_plan(plan)
-    if not isinstance(num_splits, int | np.integer) or num_splits < 1:
-        raise ValueError(f"num_splits must be a whole number from 1, got {num_splits!r}")
-    if handover not in ("lse", "state"):
-        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+    num_splits = check_splits(num_splits, handover)
     if plan.block_size is None:
         inputs = Inputs.of(plan, lengths(ragged), dtypes)
     else:
         inputs = paged_inputs(plan, "split_kv", ragged, dtypes)
-    return _splits(plan, inputs, int(num_splits), handover) + _reduce(plan, inputs, int(num_splits), handover)
+    return _splits(plan, inputs, num_splits, handover) + _reduce(plan, inputs, num_splits, handover)
 
 
 def _splits(plan: Plan, inputs: Inputs, num_splits: int, handover: Handover) -> Ledger:
