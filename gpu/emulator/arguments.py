@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from gpu.emulator.loaded import Entry
 from gpu.emulator.native import Parameter
 
 WORDS = {"f": "float", "i": "int", "u": "unsigned", "b": "bool", "s": "struct"}
+# Kinds of NumPy's types that pointers take; unsigned integers and ml_dtypes' (V) may be the bits of anything.
+TAKEN = {"f": "fV", "i": "iuV", "u": "iufV"}
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,16 @@ def _type_name(parameter: Parameter) -> str:
     kind = WORDS[parameter.kind.decode()]
     if parameter.pointer:
         kind = WORDS[parameter.kind.decode()] if parameter.pointee_nbytes > 1 or parameter.kind != b"s" else "void"
-        return f"pointer to {kind} of {parameter.pointee_nbytes} bytes"
-    return f"{kind} of {parameter.nbytes} bytes"
+        return f"a pointer to {kind} of {parameter.pointee_nbytes} bytes"
+    return f"{'an' if kind[0] in 'iu' else 'a'} {kind} of {parameter.nbytes} bytes"
 
 
 def _scalar(parameter: Parameter, value: Any, where: str) -> bytes:
     kind = parameter.kind.decode()
-    wrong = f"{where} is a {_type_name(parameter)}, but was given {value!r} ({type(value).__name__})"
+    wrong = f"{where} is {_type_name(parameter)}, but was given {reprlib.repr(value)} ({type(value).__name__})"
     if isinstance(value, np.void) or kind == "s":
+        if not isinstance(value, (np.generic, complex)) or np.asarray(value).dtype.hasobject:
+            raise TypeError(f"{wrong}. Pass a NumPy scalar of {parameter.nbytes} bytes")
         raw = np.asarray(value).tobytes()
         if len(raw) != parameter.nbytes:
             raise TypeError(f"{wrong}: {len(raw)} bytes. Pass a NumPy scalar of {parameter.nbytes} bytes")
@@ -59,13 +64,26 @@ def _scalar(parameter: Parameter, value: Any, where: str) -> bytes:
 
 
 def _array(parameter: Parameter, array: np.ndarray, where: str) -> None:
+    wrong = f"{where} is {_type_name(parameter)}, but was given an array of"
     if not parameter.pointer:
-        raise TypeError(f"{where} is a {_type_name(parameter)}, but was given an array of shape {array.shape}")
-    size, kind = parameter.pointee_nbytes, parameter.kind.decode()
-    if kind != "s" and size > 1 and array.dtype.itemsize not in (1, size):
+        raise TypeError(f"{wrong} shape {array.shape}")
+    dtype, size, kind = array.dtype, parameter.pointee_nbytes, parameter.kind.decode()
+    if dtype.hasobject:
+        raise TypeError(f"{wrong} Python objects ({dtype}): pass an array of numbers")
+    if not dtype.isnative:
+        raise TypeError(f"{wrong} {dtype.str}, whose bytes a kernel would read in the wrong order: pass a native copy")
+    if kind == "s" or (size == 1 and kind != "b"):
+        return  # a struct, a type of the kernel's own, or bytes
+    if dtype.itemsize not in (1, size):
         raise TypeError(
-            f"{where} is a {_type_name(parameter)}, but was given an array of {array.dtype} "
-            f"({array.dtype.itemsize} bytes an element): pass an array of elements of {size} bytes"
+            f"{wrong} {dtype} ({dtype.itemsize} bytes an element): pass an array of elements of {size} bytes"
+        )
+    taken = dtype.kind in TAKEN[kind] if dtype.itemsize > 1 else size == 1 or dtype.kind != "b"
+    if not taken:
+        expected = {"f": f"float{8 * size}", "i": f"int{8 * size}", "u": f"uint{8 * size}"}[kind]
+        raise TypeError(
+            f"{wrong} {dtype}. A GPU would read its raw bytes: pass an array of {expected}, or a .view as that type "
+            "where raw bytes are meant"
         )
 
 
@@ -77,6 +95,11 @@ def check_arguments(entry: Entry, given: Sequence[Any]) -> Arguments:
     TypeError
         Too many or too few, or one that doesn't fit its parameter. A GPU's launcher checks neither.
     """
+    if not isinstance(given, (tuple, list)):
+        raise TypeError(
+            f"the arguments of kernel `{entry.name}` ({', '.join(entry.names)}) must be a tuple, got "
+            f"{type(given).__name__}; of one argument it is (x,)"
+        )
     count = len(entry.parameters)
     if len(given) != count:
         raise TypeError(
@@ -91,7 +114,8 @@ def check_arguments(entry: Entry, given: Sequence[Any]) -> Arguments:
         elif parameter.pointer:
             if value is not None and not (isinstance(value, (int, np.integer)) and int(value) == 0):
                 raise TypeError(
-                    f"{where} is a {_type_name(parameter)}, but was given {value!r}: pass a NumPy array, or None"
+                    f"{where} is {_type_name(parameter)}, but was given {reprlib.repr(value)} "
+                    f"({type(value).__name__}): pass a NumPy array, or None"
                 )
             values[i] = bytes(8)
         else:

@@ -9,8 +9,9 @@ import numpy as np
 
 from gpu.emulator.build import Module, build
 from gpu.emulator.launch import Outcome, Settings, launch
-from gpu.emulator.limits import STATIC_SHARED_NBYTES, dimensions, modes
+from gpu.emulator.limits import STATIC_SHARED_NBYTES, dimensions, dynamic_nbytes, modes
 from gpu.emulator.loaded import Entry, Loaded, load
+from gpu.emulator.options import words
 from gpu.emulator.report import Report
 from gpu.emulator.trace import Trace
 
@@ -59,7 +60,7 @@ class Function:
         shape = dimensions("grid", grid), dimensions("block", block)
         limit = max(STATIC_SHARED_NBYTES, self.max_dynamic_shared_size_bytes)
         chosen = Settings(**{"checks": self.checks, "shared_limit": limit, **settings})
-        self.outcome = launch(self._loaded, self.entry, *shape, args, int(shared_mem), chosen)
+        self.outcome = launch(self._loaded, self.entry, *shape, args, dynamic_nbytes(shared_mem), chosen)
         return self.outcome
 
     @property
@@ -142,8 +143,8 @@ class RawModule:
         del translate_cucomplex, enable_cooperative_groups, jitify  # CuPy's, of no meaning here
         if not isinstance(code, str):
             raise TypeError(f"code must be the text of the module, not {type(code).__name__}")
-        self.code, self.options, self.backend = code, tuple(options), backend
-        self.name_expressions = tuple(name_expressions or ())
+        self.code, self.options, self.backend = code, words("options", options), backend
+        self.name_expressions = words("name_expressions", name_expressions or ())
         self.traced, self.compiler = traced, compiler
         self.checks = modes(checks)
         self._built: Module | None = None

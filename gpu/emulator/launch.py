@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gpu.emulator import native
 from gpu.emulator.arguments import check_arguments, pack
 from gpu.emulator.collect import collect_reports, collect_trace, printed, written_slots
@@ -25,6 +27,9 @@ from gpu.emulator.trace import Trace
 
 PRINT_NBYTES = 1 << 20
 STACK_NBYTES = 128 * 1024
+LEAST_STACK_NBYTES = 16 * 1024  # what the emulator itself needs below a kernel's frames
+STILL_RUNNING = "was still running"  # what a worker says when it is asked where it is
+ANSWER_SECONDS = 1.0
 _starting = threading.Lock()
 
 
@@ -41,6 +46,17 @@ class Settings:
     keep_barriers: bool = False
     heat: bool = False
     step_block: int = -1
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("workers", self.workers, 1),
+            ("stack_nbytes", self.stack_nbytes, LEAST_STACK_NBYTES),
+            ("accesses", self.keep_samples, 0),
+        ):
+            if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
+                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout must be a number of seconds above 0, or None for no limit, got {self.timeout!r}")
 
 
 @dataclass
@@ -199,9 +215,25 @@ class Running:
             elif deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(
                     f"kernel `{self.entry.name}` ran longer than {limit} s: does it spin or loop for ever?"
+                    + self._whereabouts()
                 )
             else:
                 time.sleep(0.0005)
+
+    def _whereabouts(self) -> str:
+        """Stop the workers and ask each where it is: a line for each thread that was running."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGUSR1)
+        patience = time.monotonic() + ANSWER_SECONDS
+        while self.pids and time.monotonic() < patience:
+            if os.waitpid(self.pids[0], os.WNOHANG)[0]:
+                self.pids.pop(0)
+            else:
+                time.sleep(0.0005)
+        running = [r for r in collect_reports(self) if r.what == STILL_RUNNING]
+        lines = [f"\n  block {r.block}, thread {r.thread} {r.what}" for r in running]
+        places = [f" at {r.place}" if r.line or r.header else "" for r in running]  # some instructions have no line
+        return "".join(line + place for line, place in zip(lines, places, strict=True))
 
     def finish(self, seconds: float = 0.0) -> Outcome:
         """Counts and findings; and the tensors go back, unless a check says that they are no good.
@@ -211,6 +243,8 @@ class Running:
         KernelError
             A check in mode "raise" failed.
         """
+        if not all(w.ended for w in self.worker):
+            raise RuntimeError(f"a worker of kernel `{self.entry.name}` ended before its blocks were done")
         if any(w.failed for w in self.worker):
             raise RuntimeError(f"kernel `{self.entry.name}` has more than {native.MAX_SITES} places that access memory")
         text = printed(self.control)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -44,10 +44,23 @@ def dimensions(what: str, given: int | Sequence[int]) -> tuple[int, int, int]:
     LaunchError
         Not one to three positive whole numbers.
     """
-    sizes = (given,) if isinstance(given, (int, np.integer)) else tuple(given)
+    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
         raise LaunchError(f"{what} must be one to three positive whole numbers, not {given!r}")
     return tuple(int(s) for s in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
+
+
+def dynamic_nbytes(shared_mem: int) -> int:
+    """The shared memory that a launch asks for.
+
+    Raises
+    ------
+    LaunchError
+        No whole number of bytes.
+    """
+    if not isinstance(shared_mem, (int, np.integer)) or shared_mem < 0:
+        raise LaunchError(f"shared_mem must be a whole number of bytes, not {shared_mem!r}")
+    return int(shared_mem)
 
 
 def check_limits(

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import itertools
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     True
     """
     array = np.empty(shape, dtype)
+    if array.dtype.hasobject:
+        raise TypeError(f"device memory holds numbers, not Python objects (dtype {array.dtype})")
     flat = array.reshape(-1).view(np.uint8)
     flat[:] = np.resize(POISON, flat.size)
     key = id(array)
@@ -85,7 +87,6 @@ class Tensor:
     constant: bool
     slot: int = -1
     address: int = 0
-    mappings: list[tuple[int, int]] = field(default_factory=list)
     uninitialised: bool = False
 
     @property

@@ -84,7 +84,7 @@ class Event(Structure):
 
 class Worker(Structure):
     _fields_ = [
-        *((name, c_uint32) for name in ("nsites", "nsamples", "nevents", "failed")),
+        *((name, c_uint32) for name in ("ended", "nsamples", "nevents", "failed")),
         ("resumes", c_uint64),
         ("sites", Site * MAX_SITES),
         ("samples", Sample * MAX_SAMPLES),

@@ -14,6 +14,17 @@ IGNORED = (
 )
 
 
+def words(name: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Several strings, as a tuple. Raises TypeError for a single one, and for anything else.
+
+    >>> words("options", ["-DN=4"])
+    ('-DN=4',)
+    """
+    if isinstance(given, str) or not all(isinstance(word, str) for word in given):
+        raise TypeError(f"{name} must be a tuple of strings, got {given!r}" + (", one string" * isinstance(given, str)))
+    return tuple(given)
+
+
 def host_options(options: Sequence[str]) -> list[str]:
     """What a host compiler understands of the options given to NVRTC.
 

@@ -46,12 +46,16 @@ class Report:
     def meaning(self) -> str:
         return MEANING[self.check]
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """Line and source, of the text and of the header."""
         places = [f"line {self.line}: {self.source}"] if self.line else []
-        place = "\n  ".join([*places, self.header] if self.header else places) or "unknown line"
+        return "\n  ".join([*places, self.header] if self.header else places) or "unknown line"
+
+    def __str__(self) -> str:
         times = f" ({self.count} times)" if self.count > 1 else ""
         where = f"kernel `{self.kernel}`, block {self.block}, thread {self.thread}{times}"
-        return f"{self.check.replace('_', ' ')} in {where}\n  {place}\n  {self.what}\n  {self.meaning}"
+        return f"{self.check.replace('_', ' ')} in {where}\n  {self.place}\n  {self.what}\n  {self.meaning}"
 
 
 class KernelError(RuntimeError):

@@ -66,6 +66,10 @@ def run(
         if name is None:
             raise TypeError("run(text, ...) needs name=, the kernel to launch")
         kernel = RawKernel(kernel, name, options, traced=traced)
+    if not isinstance(kernel, Function):
+        raise TypeError(
+            f"kernel must be a kernel's text, a RawKernel or module.get_function(name), got {type(kernel).__name__}"
+        )
     return kernel.launch(
         grid,
         block,

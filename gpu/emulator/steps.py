@@ -13,9 +13,9 @@ from gpu.emulator.build import build
 from gpu.emulator.declarations import declared
 from gpu.emulator.kernel import Function, Size
 from gpu.emulator.launch import Running, Settings
-from gpu.emulator.limits import MAX_THREADS, STATIC_SHARED_NBYTES, dimensions, modes
+from gpu.emulator.limits import MAX_THREADS, STATIC_SHARED_NBYTES, dimensions, dynamic_nbytes, modes
 from gpu.emulator.loaded import load
-from gpu.emulator.memory import bytes_at
+from gpu.emulator.memory import bounds_of, bytes_at
 from gpu.emulator.source import SourceError, without_comments
 from gpu.emulator.trace import Trace
 
@@ -136,9 +136,10 @@ class Steps:
 
     def _tensor(self, name: str, array: np.ndarray) -> np.ndarray:
         """An argument as the kernel sees it now."""
-        base = self._running.memory.pointer(name, array)
-        buffer = bytes_at(base, array.nbytes) if array.flags.c_contiguous else None
-        return buffer.view(array.dtype).reshape(array.shape).copy() if buffer is not None else array.copy()
+        first = self._running.memory.pointer(name, array)
+        low, high = bounds_of(array)
+        buffer = bytes_at(first - (array.ctypes.data - low), high - low)
+        return np.ndarray(array.shape, array.dtype, buffer.data, array.ctypes.data - low, array.strides).copy()
 
 
 def steps(
@@ -186,4 +187,4 @@ def steps(
         raise ValueError(f"block {tuple(stop)} is not in a grid of {shape[0]}")
     limit = max(STATIC_SHARED_NBYTES, kernel.max_dynamic_shared_size_bytes)
     chosen = Settings(kernel.checks if checks is None else modes(checks), shared_limit=limit, step_block=number)
-    return Steps(Running(loaded, loaded.entries[kernel.name], *shape, args, shared_mem, chosen), names)
+    return Steps(Running(loaded, loaded.entries[kernel.name], *shape, args, dynamic_nbytes(shared_mem), chosen), names)

@@ -49,6 +49,12 @@ def test_cupys_calling_form(add):
         ({3: np.zeros(3, np.int32)}, r"`n`.*given an array of shape \(3,\)"),
         ({0: np.ones(8)}, r"`x`.*float64 \(8 bytes an element\).*4 bytes"),
         ({0: 5}, "pass a NumPy array, or None"),
+        ({0: list(range(1000))}, r"given \[0, 1, 2, 3, 4, 5, \.\.\.\] \(list\): pass a NumPy array"),
+        ({0: np.ones(8, ">f4")}, r"`x`.*array of >f4, whose bytes a kernel would read in the wrong order"),
+        ({0: np.ones(8, np.int32)}, r"array of int32\. A GPU would read its raw bytes: .*float32"),
+        ({0: np.ones(8, bool)}, "array of bool"),
+        ({0: np.array(list("abcdefgh"))}, "array of <U1"),
+        ({3: "8"}, r"`n`.*is an int of 4 bytes, but was given '8'"),
     ],
 )
 def test_arguments_that_do_not_fit(add, change, message):
@@ -56,6 +62,48 @@ def test_arguments_that_do_not_fit(add, change, message):
     for i, value in change.items():
         args[i] = value
     with pytest.raises(TypeError, match=message):
+        add(1, 8, args)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "fits", "does_not"),
+    [
+        ("double* p", ["f8"], ["c8", "i8", "M8[s]", "O"]),
+        ("int* p", ["i4", "u4"], ["f4", "?"]),
+        ("unsigned short* p", ["u2", "i2", "f2", "bfloat16"], ["?"]),  # 16-bit floats, by their bits
+        ("bool* p", ["?", "i1"], ["i8"]),
+        ("unsigned* p", ["u1", "f4", "float8_e4m3fn"], ["f8"]),  # bytes are a buffer for anything
+        ("void* p", ["f4", "i8", "?"], ["O", ">f4"]),
+        ("float2* p", ["f4", "f8", "c8"], ["O"]),
+    ],
+)
+def test_what_arrays_pointers_take(parameter, fits, does_not):
+    kernel = RawKernel(f'extern "C" __global__ void k({parameter}) {{ }}', "k")
+    for dtype in fits:
+        kernel(1, 1, (np.zeros(8, dtype),))
+    for dtype in does_not:
+        with pytest.raises(TypeError, match=r"argument 0 \(`p`\) of kernel `k` is a pointer to"):
+            kernel(1, 1, (np.zeros(8, dtype),))
+
+
+def test_python_objects_never_reach_a_kernel():
+    """A kernel would write over references: of an array, of a struct, or of whatever else has 8 bytes."""
+    write = RawKernel('extern "C" __global__ void k(double* x) { x[threadIdx.x] = 1; }', "k")
+    with pytest.raises(TypeError, match="array of Python objects"):
+        write(1, 2, (np.array([{}, "a"], object),))
+    with pytest.raises(TypeError, match="array of Python objects"):
+        write(1, 1, (np.zeros(1, [("a", object)]),))
+    with pytest.raises(TypeError, match="not Python objects"):
+        emulator.empty(3, object)
+    take = RawKernel('struct S { double x; }; extern "C" __global__ void k(S s) { }', "k")
+    for value in (None, {}, object(), np.zeros((), [("a", object)])[()]):
+        with pytest.raises(TypeError, match=r"is a struct of 8 bytes.*Pass a NumPy scalar of 8 bytes"):
+            take(1, 1, (value,))
+
+
+@pytest.mark.parametrize("args", [np.ones(3), None, 5, "xyz"])
+def test_arguments_are_a_tuple(add, args):
+    with pytest.raises(TypeError, match=r"arguments of kernel `add` \(x, y, a, n, on\) must be a tuple, got"):
         add(1, 8, args)
 
 
@@ -68,6 +116,11 @@ def test_a_wrong_number_of_arguments(add):
     ("grid", "block", "shared", "message"),
     [
         (0, 8, 0, "positive"),
+        (1.0, 8, 0, "grid must be one to three positive whole numbers, not 1.0"),
+        (1, None, 0, "block must be"),
+        (1, 8, -1, "shared_mem must be a whole number of bytes, not -1"),
+        (1, 8, "16", "shared_mem must be a whole number"),
+        (1, 8, 16.5, "shared_mem must be a whole number"),
         (1, (2, 3, 4, 5), 0, "one to three"),
         (1, 1025, 0, "at most 1024"),
         (1, (1, 1, 65), 0, "64 along z"),
@@ -204,6 +257,30 @@ def test_modes_of_checks(add):
         emulator.run(add, 1, 8, (), checks={"bounds": "raise"})
     with pytest.raises(ValueError, match="no mode 'warn'"):
         emulator.run(add, 1, 8, (), checks="warn")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("workers", 0), ("workers", "2"), ("timeout", 0), ("stack_nbytes", 0), ("stack_nbytes", -1), ("accesses", -1)],
+)
+def test_settings_out_of_range(add, setting, value):
+    with pytest.raises(ValueError, match=f"{setting} must be .* got {value!r}"):
+        emulator.run(add, 1, 8, (*arrays(), np.float32(1), 8, True), **{setting: value})
+
+
+def test_the_smallest_stack_is_enough_for_a_simple_kernel(add):
+    x, y = arrays()
+    emulator.run(add, 1, 8, (x, y, np.float32(1), 8, True), stack_nbytes=16 * 1024)
+    assert (y == 1).all()
+
+
+def test_what_is_no_kernel_and_no_options():
+    with pytest.raises(TypeError, match=r"module\.get_function\(name\), got RawModule"):
+        emulator.run(RawModule(code=ADD), 1, 8, ())
+    with pytest.raises(TypeError, match="options must be a tuple of strings, got '-DN=1', one string"):
+        RawKernel(ADD, "add", "-DN=1")
+    with pytest.raises(TypeError, match="name_expressions must be a tuple of strings"):
+        RawModule(code=ADD, name_expressions="add")
 
 
 def test_nothing_here_needs_cupy_or_a_gpu():

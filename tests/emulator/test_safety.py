@@ -26,6 +26,8 @@ CRASHES = [
     ("volatile float big[100000]; big[threadIdx.x] = 1; x[0] = big[3];", "stack overflow"),
     ("__trap();", "__trap"),
     ("__builtin_trap();", "illegal instruction"),
+    ("if (threadIdx.x == 5) abort();", r"thread \(5, 0, 0\)\n  line 2: if .*\n  abort\(\) was called"),
+    ("if (threadIdx.x == 5) exit(0);", r"thread \(5, 0, 0\)\n  line 2: if .*\n  exit\(\) was called"),
 ]
 
 
@@ -84,9 +86,34 @@ def test_an_endless_loop_is_given_up():
     x = np.zeros(1, np.float32)
     for traced in (True, False):
         begin = time.monotonic()
-        with pytest.raises(TimeoutError, match=r"longer than 0\.3 s"):
+        place = r"longer than 0\.3 s.*\n  block \(0, 0, 0\), thread \(0, 0, 0\) was still running at line 1: extern"
+        with pytest.raises(TimeoutError, match=place):
             emulator.run(code, 1, 1, (x,), name="k", traced=traced, timeout=0.3)
         assert time.monotonic() - begin < 30  # and not for ever
+
+
+def test_a_kernel_that_goes_round_and_round_says_where():
+    code = r"""
+extern "C" __global__ void k(int* x) {
+    for (int i = 0; true; i++) {
+        __syncthreads();
+    }
+}"""
+    with pytest.raises(TimeoutError, match=r"\n  block .* was still running(?: at line [345]: .*)?$"):
+        emulator.run(code, 2, 64, (np.zeros(1, np.int32),), name="k", timeout=0.2)
+
+
+def test_a_worker_that_leaves_early_is_no_success():
+    code = r"""
+extern "C" void _exit(int);
+extern "C" __global__ void k(float* x) {
+    if (blockIdx.x == 1) _exit(0);
+    if (threadIdx.x == 0) x[blockIdx.x] = 1;
+}"""
+    x = np.zeros(4, np.float32)
+    with pytest.raises(RuntimeError, match="a worker of kernel `k` ended before its blocks were done"):
+        RawKernel(code, "k")(4, 32, (x,))
+    assert not x.any()
 
 
 def test_a_killed_worker_is_an_error():

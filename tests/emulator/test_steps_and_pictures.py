@@ -157,3 +157,18 @@ extern "C" __global__ void k(const float* x, float* y) {
         code, 1, 64, (np.zeros(64, np.float32), np.zeros(64, np.float32)), name="k", barriers=True
     ).trace
     assert [(e.arrived, e.released) for e in trace.barriers] == [(1, 11), (11, 11)]
+
+
+def test_steps_show_strided_arrays_as_they_are_now():
+    code = r"""
+extern "C" __global__ void k(float* x, int step) {
+    x[(int)threadIdx.x * step] = 1 + threadIdx.x;
+    __syncthreads();
+    x[(int)threadIdx.x * step] *= 2;
+}"""
+    kernel = RawKernel(code, "k")
+    for first, stride in ((0, 2), (7, -2)):
+        x = np.zeros(8, np.float32)
+        (step,) = emulator.steps(kernel, 1, 4, (x[first::stride], np.int32(stride)))
+        assert list(step.tensors["x"]) == [1, 2, 3, 4]
+        assert list(x[first::stride]) == [2, 4, 6, 8]

@@ -85,7 +85,7 @@ struct Event {  // one thread block barrier seen by one warp, in instructions is
 constexpr u32 MAX_EVENTS = 1 << 14;
 
 struct Worker {
-    u32 nsites, nsamples, nevents, failed;
+    u32 ended, nsamples, nevents, failed;  // ended: by itself, and not by something that the kernel did to its process
     u64 resumes;
     Site sites[MAX_SITES];
     Sample samples[MAX_SAMPLES];

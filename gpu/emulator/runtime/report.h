@@ -8,6 +8,7 @@
 
 [[noreturn]] static void leave() {
     __atomic_store_n(&launch->stop, 1, __ATOMIC_SEQ_CST);
+    worker->ended = 1;
     _exit(0);
 }
 

@@ -78,29 +78,44 @@ static u64 kernel_place(u64 pc, u64 sp) {
 }
 
 static void on_fault(int number, siginfo_t* info, void* context) {
-    u64 pc = 0;
+    u64 pc = 0, sp = 0;
 #if defined(__x86_64__) && defined(__linux__)
     auto& registers = ((ucontext_t*)context)->uc_mcontext.gregs;
-    pc = kernel_place(registers[REG_RIP] + 1, registers[REG_RSP]);
+    pc = registers[REG_RIP] + 1, sp = registers[REG_RSP];
 #elif defined(__aarch64__) && defined(__linux__)
     auto& registers = ((ucontext_t*)context)->uc_mcontext;
-    pc = kernel_place(registers.pc + 4, registers.sp);
+    pc = registers.pc + 4, sp = registers.sp;
 #endif
     (void)context;
+    // Asked between two threads: the next is on its way, and its stack is as it left it.
+    if (number == SIGUSR1 && current && sp - (u64)current->stack_low >= launch->stack_nbytes) sp = (u64)current->sp;
+    pc = kernel_place(pc, sp);
     u64 a = (u64)info->si_addr;
     launch->modes[CRASH] = RAISE;
     if (Report* r = new_report(CRASH, pc)) {
         r->address = a;
-        bool stack = current && (u64)current->stack_low - a <= 4096;
+        bool access = number == SIGSEGV || number == SIGBUS;
+        bool stack = access && current && (u64)current->stack_low - a <= 4096;
         describe(r, stack ? "stack overflow: the thread's local variables need more than %llu bytes" :
-                 number == SIGFPE ? "division by zero" : number == SIGILL ? "illegal instruction" : "memory fault",
+                 number == SIGFPE ? "division by zero" : number == SIGILL ? "illegal instruction" :
+                 number == SIGABRT ? "abort() was called" : number == SIGUSR1 ? "was still running" : "memory fault",
                  (unsigned long long)launch->stack_nbytes);
-        if (number == SIGSEGV || number == SIGBUS) {
+        if (access) {
             u64 d = a - arena.base;
             r->region = stack ? REGION_NOWHERE : d < arena.nbytes ? (i32)(d >> arena.shift) : REGION_NOWHERE;
             r->size = stack ? 0 : 1;
         }
     }
+    leave();
+}
+
+extern "C" int __cxa_atexit(void (*)(void*), void*, void*);
+
+// A device has no exit(): the host's would end the worker as if all of its blocks were done.
+static void on_exit_of_kernel(void*) {
+    launch->modes[CRASH] = RAISE;
+    if (Report* r = new_report(CRASH, kernel_place(0, (u64)__builtin_frame_address(0))))
+        describe(r, "exit() was called");
     leave();
 }
 
@@ -113,9 +128,10 @@ static void catch_faults() {
     struct sigaction action{};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGUSR1};  // the last: where are you?
     for (int number : numbers) sigaction(number, &action, nullptr);
     signal(SIGINT, SIG_IGN);
+    __cxa_atexit(on_exit_of_kernel, nullptr, nullptr);  // atexit itself is in no shared library
 }
 
 // The reader of a stepped launch is told of each barrier and says when to go on.
@@ -157,6 +173,7 @@ static void work(Launch* l, u32 number) {
         memcpy(to, (void*)l->variables[i].base, l->variables[i].nbytes);
         to += l->variables[i].nbytes;
     }
+    worker->ended = 1;
 }
 
 // Starts a worker: a fork, so that nothing a kernel does can harm the caller. Returns its process id.
