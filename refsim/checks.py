@@ -5,6 +5,7 @@ Errors name the argument, what was expected of it and what was given.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import isfinite
 from numbers import Real
 from operator import index
@@ -111,6 +112,13 @@ def yes_or_no(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def one_of(name: str, value: Any, known: Collection[str]) -> Any:
+    """A word that is one of those known. Raises ValueError, which lists them, for anything else."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    return value
+
+
 def is_finite(value: Any) -> bool:
     """Whether a value is a real number that a float can hold; True and False are none.
 
@@ -122,6 +130,11 @@ def is_finite(value: Any) -> bool:
         return isinstance(value, (float, int, Real)) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+def is_real(dtype: np.dtype) -> bool:
+    """Whether an array of that type holds real numbers; those of ml_dtypes, which NumPy calls void, are."""
+    return dtype.kind not in "cOSUmM"
 
 
 def is_positive(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from refsim.checks import one_of
 from refsim.cli_replay_tables import print_comparison, print_remarks, print_summary
 from refsim.kvcache import BlockManager
 from refsim.kvcache.contiguous import FITS, RESERVATIONS
@@ -85,11 +86,9 @@ def replay(
     console = Console()
     policies = policy or ["paged"]
     for name in policies:
-        if name not in POLICIES:
-            raise ValueError(f"policy {name!r} is unknown; expected one of {', '.join(POLICIES)}")
-    for option, given, known in (("format", format, ("auto", *FORMATS)), ("fit", fit, FITS)):
-        if given not in known:
-            raise ValueError(f"{option} {given!r} is unknown; expected one of {', '.join(known)}")
+        one_of("--policy", name, POLICIES)
+    one_of("--format", format, ("auto", *FORMATS))
+    one_of("--fit", fit, FITS)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; name a folder for the charts")
     if trace is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from refsim import attention
 from refsim.attention.plan import LONGEST
+from refsim.checks import one_of
 from refsim.numerics import DTYPES
 
 if TYPE_CHECKING:
@@ -126,9 +127,7 @@ def parse_dtype(given: str) -> str:
     >>> parse_dtype("bfloat16")
     'bfloat16'
     """
-    if given not in DTYPES:
-        raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}; got {given!r}")
-    return given
+    return one_of("--dtype", given, DTYPES)
 
 
 def parse_mask(causal: bool, window: int | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from refsim.checks import check_array, is_finite, whole_number, yes_or_no
+from refsim.checks import check_array, is_finite, one_of, whole_number, yes_or_no
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -112,14 +112,12 @@ class Variant:
             scale = head_dim**-0.5
         if not is_finite(scale):
             raise ValueError(f"scale must be a finite number, got {scale!r}")
-        if align not in ("bottom-right", "top-left"):
-            raise ValueError(f"align must be 'bottom-right' or 'top-left', got {align!r}")
         if softcap is not None and not (is_finite(softcap) and softcap >= 0):
             raise ValueError(f"softcap must be a positive number, or None for no cap, got {softcap!r}")
         return cls(
             scale=float(scale),
             causal=yes_or_no("causal", causal),
-            align=align,
+            align=one_of("align", align, ("bottom-right", "top-left")),
             window=_window(window),
             softcap=float(softcap) if softcap else None,
             alibi_slopes=_per_head("alibi_slopes", alibi_slopes, heads),

@@ -12,6 +12,7 @@ from refsim.attention.paged_keys import PagedKeys
 from refsim.attention.plan import Plan
 from refsim.checks import check_array, integers, whole_number
 from refsim.machine import Machine
+from refsim.machine.machine import machine_of
 from refsim.numerics import Precision, name_of
 from refsim.variant import check_heads, check_qkv
 
@@ -39,7 +40,7 @@ def contiguous_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (n, H, D), k (T, G, D), v (T, G, Dv) and lay them out on the machine."""
-    machine = check_machine(machine)
+    machine = machine_of(machine)
     plan, ints = contiguous_plan(
         q, k, v, tile, machine.sram_nbytes, precision, cu_seqlens_q, cu_seqlens_k, packed, variant
     )
@@ -103,7 +104,7 @@ def paged_call(
     variant: dict[str, Any],
 ) -> Call:
     """Check q (tokens, H, D), caches (num_blocks, block_size, G, D), tables and lengths, and lay them out."""
-    machine = check_machine(machine)
+    machine = machine_of(machine)
     k_cache, v_cache = one_layer("k_cache", k_cache, layer), one_layer("v_cache", v_cache, layer)
     plan, ints = paged_plan(
         q,
@@ -203,13 +204,6 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
                 f"block_tables[{seq.index}, {at}] is {tables[seq.index, at]}, and the cache has {blocks}; "
                 f"sequence {seq.index} with {seq.T} tokens reads that entry"
             )
-
-
-def check_machine(machine: Any) -> Machine:
-    """The machine, or a new one for None. Raises TypeError for anything else."""
-    if machine is not None and not isinstance(machine, Machine):
-        raise TypeError(f"machine must be a refsim.Machine, such as Machine(sram_nbytes=65536), got {machine!r}")
-    return machine or Machine()
 
 
 def _storage(precision: Precision | None, *arrays: tuple[str, Any]) -> np.dtype:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim.attention.call import Result
-from refsim.attention.inputs import check_machine
 from refsim.machine import Machine, Step, Watch, algorithm
+from refsim.machine.machine import machine_of
 from refsim.numerics import carrier, dtype_of
 from refsim.softmax import check_lse
 
@@ -44,7 +44,7 @@ def merge(
     check_merge(out_a, lse_a, out_b, lse_b)
     check_lse(lse_a)
     check_lse(lse_b)
-    machine = check_machine(machine).apart()
+    machine = machine_of(machine).apart()
     n, H, Dv = out_a.shape
     acc = carrier(out_a.dtype)
     out, lse = np.full(out_a.shape, np.nan, out_a.dtype), np.full((H, n), np.nan, lse_a.dtype)

@@ -14,7 +14,7 @@ from refsim.attention.fold import OnChip, fold_keys
 from refsim.attention.inputs import contiguous_call, paged_call
 from refsim.attention.plan import Plan
 from refsim.attention.shares import Share, share_out
-from refsim.checks import whole_number
+from refsim.checks import one_of, whole_number
 from refsim.machine import HBMArray, Kernel, Machine, Programs, Step, Watch, algorithm, side_by_side
 from refsim.numerics import Precision
 
@@ -84,8 +84,7 @@ def check_split(
 
 def check_splits(num_splits: Any, handover: Any) -> int:
     """The number of splits; ValueError where it, or the handover, isn't one."""
-    if handover not in ("lse", "state"):
-        raise ValueError(f"handover must be 'lse' or 'state', got {handover!r}")
+    one_of("handover", handover, ("lse", "state"))
     return whole_number("num_splits", num_splits, 1)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from refsim.charts.style import BLUE, GREY, INK, VERMILION
+from refsim.checks import whole_number
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -43,8 +44,7 @@ def filmstrip(
         raise ValueError("a film strip needs at least one frame")
     if titles is not None and len(titles) != len(frames):
         raise ValueError(f"{len(titles)} titles for {len(frames)} frames")
-    if columns < 1:
-        raise ValueError(f"columns must be 1 or more, got {columns}")
+    columns = whole_number("columns", columns, 1)
     from matplotlib.figure import Figure
 
     columns = min(columns, len(frames))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from refsim.charts.style import BRICK, FAINT, GREY, INK, SERIES, new_axes
+from refsim.checks import whole_number
 from refsim.kvcache import BlockManager, blocks_for
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def pool_map(
     >>> [text.get_text() for text in pool_map(manager, columns=3).texts]
     ['P0\\nblock 0\\n2 refs', 'P1\\nblock 1\\n2 refs', 'P2\\nfree']
     """
-    if columns < 1:
-        raise ValueError(f"columns must be 1 or more, got {columns}")
+    columns = whole_number("columns", columns, 1)
     from matplotlib.patches import Patch
     from matplotlib.patheffects import withStroke
 

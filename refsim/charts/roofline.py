@@ -37,9 +37,7 @@ def roofline(
     [10.0]
     """
     check_ledgers(ledgers)
-    device = devices.get(device) if isinstance(device, str) else device
-    if not isinstance(device, Device):
-        raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
+    device = devices.device_of(device)
     ax = new_axes(ax, 7, 4.2)
     peak = device.matrix_flops_per_s(dtype)
     points = {}

@@ -20,7 +20,7 @@ _KIND = {
 }
 _NO_FIGURES = {"name", "title", "sources"}
 _OPTIONAL = {"fp8_flops_per_s", "fp64_flops_per_s"}
-_WHOLE = {"multiprocessors", "l2_nbytes", "sram_nbytes"}
+WHOLE = {"multiprocessors", "l2_nbytes", "sram_nbytes"}
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Device:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if not is_positive(value) or (name in _WHOLE and value != int(value)):
-                kind = "positive whole" if name in _WHOLE else "positive"
+            if not is_positive(value) or (name in WHOLE and value != int(value)):
+                kind = "positive whole" if name in WHOLE else "positive"
                 raise ValueError(f"{name} of {self.name} must be a {kind} number, got {value!r}")
 
     def __reduce__(self) -> Any:

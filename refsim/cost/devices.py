@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from refsim.checks import is_positive
-from refsim.cost.device import Device
+from refsim.cost.device import WHOLE, Device
 
 # Figures as they stand in a file: the field of Device, and its unit's size.
 _FIGURES = {
@@ -29,7 +29,6 @@ _FIGURES = {
     "fp64_tflops": ("fp64_flops_per_s", 1e12),
 }
 _OPTIONAL = {"fp8_tflops", "fp64_tflops"}
-_WHOLE = {"multiprocessors", "l2_nbytes", "sram_nbytes"}
 
 
 class UnknownDevice(LookupError):
@@ -74,6 +73,14 @@ def get(name: str) -> Device:
         f"no device is named {name!r}{hint} Known: {', '.join(names())}. Load one of your own with "
         "refsim.cost.devices.load(path)"
     )
+
+
+def device_of(given: Any) -> Device:
+    """The device given, or the built-in one of a name. Raises UnknownDevice; TypeError for what is neither."""
+    device = get(given) if isinstance(given, str) else given
+    if not isinstance(device, Device):
+        raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
+    return device
 
 
 def load(path: str | Path) -> dict[str, Device]:
@@ -129,7 +136,7 @@ def _device(where: str, name: str, table: Any, defaults: Mapping[str, Any], sour
         value, source = figure if isinstance(figure, list) and len(figure) == 2 else (figure, "given without a source")
         if not is_positive(value) or not is_positive(value * unit):
             raise DeviceFileError(f"{where}: {key} must be a positive number or [number, source], got {figure!r}")
-        values[attribute] = _whole(where, key, value * unit) if attribute in _WHOLE else value * unit
+        values[attribute] = _whole(where, key, value * unit) if attribute in WHOLE else value * unit
         source = _text(f"{where}: the source of {key}", source)
         origin[attribute] = sources.get(source, source)
     return Device(name=name, title=title, sources=MappingProxyType(origin), **values)

@@ -134,9 +134,7 @@ def estimate(
         raise TypeError(f"ledger must be a refsim.machine.Ledger, such as result.ledger; got a {type(ledger).__name__}")
     if isinstance(registers, str) or not isinstance(registers, Collection):
         raise TypeError(f"registers must be names of on-chip buffers, such as {{'s', 'p'}}; got {registers!r}")
-    device = devices.get(device) if isinstance(device, str) else device
-    if not isinstance(device, Device):
-        raise TypeError(f"device must be a refsim.cost.Device or a built-in one's name, got {device!r}")
+    device = devices.device_of(device)
     peaks = {
         "HBM": device.hbm_bytes_per_s,
         "on-chip": device.sram_bytes_per_s,

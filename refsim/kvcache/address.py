@@ -84,3 +84,9 @@ def slot_to_block(
     slots = slots.astype(np.int64)  # not before: the largest unsigned number would become -1
     skip = slots == -1
     return np.where(skip, -1, slots // block_size), np.where(skip, -1, slots % block_size)
+
+
+def check_no_slot_twice(slots: Int64[np.ndarray, "written"]) -> None:
+    """Raise ValueError where two rows would be written to one slot."""
+    if np.unique(slots).size < slots.size:
+        raise ValueError("slot_mapping names a slot twice; which row should it keep?")

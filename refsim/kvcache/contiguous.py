@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from refsim.checks import whole_number
+from refsim.checks import one_of, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -27,13 +27,11 @@ def reserved_slots(reservation: str, prompt_len: int, output_len: int, max_len: 
     max_len = whole_number("max_len", max_len)
     if prompt_len + output_len > max_len:
         raise ValueError(f"{prompt_len} + {output_len} tokens are more than max_len {max_len}")
-    if reservation == "max":
+    if one_of("reservation", reservation, RESERVATIONS) == "max":
         return max_len
     if reservation == "pow2":
         return min(prompt_len + (1 << max(output_len - 1, 0).bit_length()), max_len)
-    if reservation == "oracle":
-        return prompt_len + output_len
-    raise ValueError(f"reservation {reservation!r} is unknown; expected one of {', '.join(RESERVATIONS)}")
+    return prompt_len + output_len
 
 
 class Arena:
@@ -48,10 +46,8 @@ class Arena:
     """
 
     def __init__(self, size: int, fit: str = "first") -> None:
-        if fit not in FITS:
-            raise ValueError(f"fit {fit!r} is unknown; expected one of {', '.join(FITS)}")
         self.size = whole_number("size", size, 1)
-        self.fit = fit
+        self.fit = one_of("fit", fit, FITS)
         self.held: dict[Hashable, tuple[int, int]] = {}
         self.holes: list[tuple[int, int]] = [(0, self.size)]
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim.checks import integers
-from refsim.kvcache.address import slot_to_block
+from refsim.kvcache.address import check_no_slot_twice, slot_to_block
 from refsim.machine import Ledger, Machine, Step, Watch, algorithm
+from refsim.machine.machine import machine_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -45,8 +46,7 @@ def append(
     k, v = np.asarray(k), np.asarray(v)
     slots = check_append(k, v, slot_mapping, k_cache, v_cache)
     _check_writable(k_cache=k_cache, v_cache=v_cache)
-    machine = (machine or Machine()).apart()
-    blocks, offsets = slot_to_block(slots, k_cache.shape[1], k_cache.shape[0])
+    machine = machine_of(machine).apart()
     rows = np.flatnonzero(slots >= 0)
     mapping = machine.hbm("slot_mapping", slots)
     with machine.kernel("append") as kernel:
@@ -54,7 +54,7 @@ def append(
             prog.load_index(mapping, slots < 0, per_program=1)
         with kernel.programs(len(rows)) as prog:
             prog.load_index(mapping, rows, per_program=1)
-            at = (blocks[rows], offsets[rows])
+            at = np.divmod(slots[rows], k_cache.shape[1])  # blocks, and slots in them
             loaded = []
             for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
                 held = machine.hbm(f"{name}_cache", cache, writable=True)
@@ -90,7 +90,7 @@ def copy_blocks(
     """
     pairs = check_copy(k_cache, v_cache, block_mapping)
     _check_writable(k_cache=k_cache, v_cache=v_cache)
-    machine = (machine or Machine()).apart()
+    machine = machine_of(machine).apart()
     mapping = machine.hbm("block_mapping", pairs)
     with machine.kernel("copy_blocks") as kernel, kernel.programs(len(pairs), k_cache.shape[1]) as prog:
         prog.load_index(mapping, ..., per_program=2)
@@ -114,9 +114,7 @@ def check_append(k: Any, v: Any, slot_mapping: Any, k_cache: Any, v_cache: Any) 
     slot_to_block(slots, k_cache.shape[1], k_cache.shape[0])
     if min(len(k), len(v)) < len(slots):
         raise ValueError(f"slot_mapping names {len(slots)} slots, and there are {len(k)} rows of k and {len(v)} of v")
-    real = slots[slots >= 0]
-    if len(np.unique(real)) < len(real):
-        raise ValueError("slot_mapping names a slot twice; which row should it keep?")
+    check_no_slot_twice(slots[slots >= 0])
     return slots.astype(np.int64)
 
 

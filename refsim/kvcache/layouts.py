@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
+from refsim.checks import one_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -165,9 +167,7 @@ def _check_latent(k: np.ndarray, v: np.ndarray) -> None:
 
 
 def _layout(name: str) -> tuple[Callable[..., Arrays], Callable[..., tuple[np.ndarray, np.ndarray]], list[int]]:
-    if name not in _LAYOUTS:
-        raise ValueError(f"layout {name!r} is unknown; expected one of {', '.join(_LAYOUTS)}")
-    return _LAYOUTS[name]
+    return _LAYOUTS[one_of("layout", name, _LAYOUTS)]
 
 
 # name: (from ours, to ours, dimensions of its arrays)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.checks import whole_number
-from refsim.kvcache.address import slot_to_block
+from refsim.checks import is_real, whole_number
+from refsim.kvcache.address import check_no_slot_twice, slot_to_block
 from refsim.kvcache.manager import BlockManager
 from refsim.numerics import DTYPES, dtype_of
 
@@ -135,8 +135,7 @@ class PagedKV:
             if refs[block] != 1 or cached:
                 why = "in the prefix cache" if cached else f"held by {refs[block]}" if refs[block] else "free"
                 raise ValueError(f"block {block} is {why}; allocate or append first, which also copies what is shared")
-        if np.unique(slots[real]).size < real.size:
-            raise ValueError("slot_mapping names a slot twice; which row should it keep?")
+        check_no_slot_twice(slots[real])
         rounded_k, rounded_v = self._rounded("k", k[real]), self._rounded("v", v[real])
         self.k[pool, blocks, offsets] = rounded_k
         self.v[pool, blocks, offsets] = rounded_v
@@ -200,7 +199,7 @@ class PagedKV:
         """In the cache's type, as `numerics.round_to` does: what is too large becomes inf, or NaN, and no warning."""
         if rows.dtype == self.dtype:
             return rows
-        if rows.dtype.kind in "cSUOmM":
+        if not is_real(rows.dtype):
             raise ValueError(f"{name} is {rows.dtype}; expected real numbers")
         with np.errstate(over="ignore", invalid="ignore"):
             return rows.astype(self.dtype)

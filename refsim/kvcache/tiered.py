@@ -65,11 +65,11 @@ class HostTier:
         for store in self._store:
             store(serial, block)
         self.stored += 1
-        replaced = self._entries.pop(key, None)
+        gone = self._entries.pop(key, None)
         self._entries[key] = entry
-        while len(self._entries) > self.capacity or replaced is not None:
-            gone = replaced if replaced is not None else self._entries.popitem(last=False)[1]
-            replaced = None
+        if len(self._entries) > self.capacity:
+            _, gone = self._entries.popitem(last=False)
+        if gone is not None:
             for forget in self._forget:
                 forget(gone[3])
 

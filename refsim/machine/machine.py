@@ -129,6 +129,13 @@ class Machine:
             self._running = None
 
 
+def machine_of(given: Any) -> Machine:
+    """The machine given, or a new one for None. Raises TypeError for anything else."""
+    if given is not None and not isinstance(given, Machine):
+        raise TypeError(f"machine must be a refsim.Machine, such as Machine(sram_nbytes=65536), got {given!r}")
+    return given or Machine()
+
+
 class Kernel:
     """One launch."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.checks import whole_number
+from refsim.checks import one_of, whole_number
 from refsim.model import rope
 from refsim.model.heads import group_size
 
@@ -51,8 +51,7 @@ class Config:
         rope.inv_freq(self.head_dim, self.rope_base, self.rope_scaling)
         if not self.eps > 0:
             raise ValueError(f"eps keeps RMSNorm from dividing by zero, so it must be above 0; got {self.eps}")
-        if self.rope_style not in rope.STYLES:
-            raise ValueError(f"rope_style must be one of {rope.STYLES}; got {self.rope_style!r}")
+        one_of("rope_style", self.rope_style, rope.STYLES)
         if self.windows and len(self.windows) != self.num_layers:
             raise ValueError(f"windows needs an entry a layer: {len(self.windows)} for {self.num_layers} layers")
         for layer, width in enumerate(self.windows):  # 1 keeps the token itself

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from refsim.checks import is_real, one_of
 from refsim.model.rope_scaling import Scaling, plain
 
 if TYPE_CHECKING:
@@ -50,12 +51,10 @@ def rotate(
 ) -> Float[np.ndarray, "tokens heads d"]:
     """Turn the pairs of x by angles given as cos and sin. Computes in float32, or float64 for float64 input."""
     half = x.shape[-1] // 2
-    if style == "half":
+    if one_of("style", style, STYLES) == "half":
         first, second = slice(None, half), slice(half, None)
-    elif style == "interleaved":
-        first, second = slice(0, None, 2), slice(1, None, 2)
     else:
-        raise ValueError(f"style must be one of {STYLES}; got {style!r}")
+        first, second = slice(0, None, 2), slice(1, None, 2)
     compute = np.float64 if x.dtype == np.float64 else np.float32
     # One more axis for each one (heads) that x has between tokens and numbers.
     lead = cos.shape[:-1] + (1,) * (x.ndim - cos.ndim) + cos.shape[-1:]
@@ -92,7 +91,7 @@ def apply(
             f"RoPE: the last axis of x must hold a pair for each inverse frequency; got x of shape {x.shape} "
             f"with inv_freq of shape {inv_freq.shape}"
         )
-    if x.dtype.kind in "cOSUmM":
+    if not is_real(x.dtype):
         raise ValueError(f"RoPE: x must hold real numbers; got dtype {x.dtype}")
     if positions.size == 0:
         positions = positions.astype(np.int64)  # an empty list has no type of its own

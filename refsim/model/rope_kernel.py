@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from refsim.checks import one_of
 from refsim.machine import Ledger, Machine, Step, Watch, algorithm
+from refsim.machine.machine import machine_of
 from refsim.model.rope import STYLES, Style
 from refsim.numerics import dtype_of
 
@@ -46,7 +48,7 @@ def rope(
     """
     x = np.asarray(x)
     at, frequencies = check_rope(x, positions, inv_freq, style)
-    machine = (machine or Machine()).apart()
+    machine = machine_of(machine).apart()
     tokens, heads, d = x.shape
     out = np.full(x.shape, np.nan, x.dtype)
     # The first and the second number of each pair.
@@ -83,6 +85,5 @@ def check_rope(
         )
     if at.shape != tuple(x.shape[:1]) or (at.size and at.dtype.kind not in "iu"):
         raise ValueError(f"RoPE: one whole position a token; got {at.dtype} {at.shape} for {x.shape[0]} tokens")
-    if style not in STYLES:
-        raise ValueError(f"style must be one of {STYLES}; got {style!r}")
+    one_of("style", style, STYLES)
     return at.astype(np.int64), frequencies.astype(np.float64)

@@ -55,8 +55,7 @@ class Session:
                 f"{self.max_length} tokens are more than the model's context of {config.context}: "
                 f"shorten the prompt or ask for fewer new tokens"
             )
-        if sequences < 1:
-            raise ValueError(f"sequences is {sequences}; a cache needs room for at least 1")
+        sequences = whole_number("sequences", sequences, 1)
         self.decoder = decoder
         self.attention = attend.resolve(attention, options)
         if cache is None:

@@ -144,7 +144,7 @@ def test_caches_that_disagree_or_hold_nothing() -> None:
         ({"num_splits": 0}, "num_splits must be a whole number from 1"),
         ({"num_splits": 1.5}, "num_splits must be a whole number from 1"),
         ({"num_splits": None}, "num_splits must be a whole number from 1"),
-        ({"handover": "both"}, "handover must be 'lse' or 'state'"),
+        ({"handover": "both"}, "handover must be one of lse, state"),
         ({"seq_lens": [1]}, "needs both block_tables and seq_lens"),
         ({"layer": 0}, "layer selects from a paged cache"),
         ({"block_tables": [[0]], "seq_lens": [1], "cu_seqlens_k": [0, 1]}, "cu_seqlens_k belongs to contiguous keys"),

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from refsim.checks import integers, is_finite, is_positive, whole_number, whole_numbers, yes_or_no
+from refsim.checks import integers, is_finite, is_positive, is_real, one_of, whole_number, whole_numbers, yes_or_no
+from refsim.numerics import DTYPES
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.array(3), np.array(3, ">i2")])
@@ -90,6 +91,18 @@ def test_no_integer_wraps(given, dtype, message) -> None:
 def test_the_last_integers_that_fit() -> None:
     assert integers("ids", [-(2**31), 2**31 - 1], 1, np.int32).tolist() == [-(2**31), 2**31 - 1]
     assert integers("ids", np.array([2**63 - 1], np.uint64), 1, np.int64).tolist() == [2**63 - 1]
+
+
+def test_words_are_those_known() -> None:
+    assert one_of("fit", "best", ("first", "best")) == "best"
+    for given in ("b", "", None, 0, ["best"], np.array("best")):
+        with pytest.raises(ValueError, match="fit must be one of first, best, got "):
+            one_of("fit", given, ("first", "best"))
+
+
+def test_real_numbers_are_those_of_machines_and_of_ml_dtypes() -> None:
+    assert all(is_real(np.dtype(kind)) for kind in (*DTYPES.values(), ">f4", np.longdouble, int, np.uint8, bool))
+    assert not any(is_real(np.dtype(kind)) for kind in (complex, object, "S3", "U3", "M8[s]", "m8[s]"))
 
 
 def test_finite_and_positive_numbers() -> None:

@@ -33,8 +33,8 @@ def test_the_charts_go_to_a_folder(tmp_path, capsys) -> None:
     ("arguments", "message"),
     [
         (["--seed", "-1"], "Invalid value for '--seed'"),
-        (["--format", "csv"], "format 'csv' is unknown; expected one of auto, azure"),
-        (["--fit", "worst"], "fit 'worst' is unknown; expected one of first, best"),
+        (["--format", "csv"], "--format must be one of auto, azure, mooncake, measured, burst, got 'csv'"),
+        (["--fit", "worst"], "--fit must be one of first, best, got 'worst'"),
         (["--model", "random", "--blocks", "1", "--block-size", "1"], "1 block(s) of 1 token(s) hold no prompt"),
         (["--max-len", "1"], "max_len 2 or more"),
         (["--model", "random", "--policy", "max", "--no-prefix-cache"], "has no use for --policy, --prefix-cache"),

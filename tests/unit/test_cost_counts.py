@@ -194,7 +194,7 @@ def test_wrong_plans_and_arguments_are_refused() -> None:
         closed_form.standard(Plan.of([(1, 4)], 2, 1, 4, packed=True))
     with pytest.raises(ValueError, match="num_splits must be a whole number from 1, got 0"):
         closed_form.split_kv(plain, num_splits=0)
-    with pytest.raises(ValueError, match="handover must be 'lse' or 'state', got 'acc'"):
+    with pytest.raises(ValueError, match="handover must be one of lse, state, got 'acc'"):
         closed_form.split_kv(plain, handover="acc")  # type: ignore[arg-type]
     for wrong in ("3", None, float("nan"), 2.0):
         with pytest.raises(ValueError, match=f"num_splits must be a whole number from 1, got {wrong!r}"):

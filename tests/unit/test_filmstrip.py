@@ -129,7 +129,7 @@ def test_what_cannot_be_drawn_is_refused():
         filmstrip([], lambda ax, frame: None)
     with pytest.raises(ValueError, match="1 titles for 2 frames"):
         filmstrip([1, 2], lambda ax, frame: None, titles=["a"])
-    with pytest.raises(ValueError, match="columns must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="columns must be a whole number from 1, got 0"):
         filmstrip([1], lambda ax, frame: None, columns=0)
 
 

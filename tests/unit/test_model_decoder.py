@@ -196,7 +196,7 @@ def test_an_attention_that_returns_another_shape_is_named():
         (lambda d: d.logits([0], attention="flush"), ValueError, "unknown attention 'flush'; choose one of oracle"),
         (lambda d: d.logits([0], attention=3), TypeError, "must be one of"),
         (lambda d: d.logits([0], attention="paged", block_size=0), ValueError, "block_size"),
-        (lambda d: d.start(sequences=0), ValueError, "sequences is 0"),
+        (lambda d: d.start(sequences=0), ValueError, "sequences must be a whole number from 1, got 0"),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason(call, error, says):

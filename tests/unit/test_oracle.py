@@ -137,7 +137,7 @@ SHAPES = {"q": (2, 4, 8), "k": (3, 2, 8), "v": (3, 2, 6)}
         ({"scale": 1j}, ValueError, "scale must be a finite number"),
         ({"causal": "no"}, TypeError, "causal must be True or False, got 'no'"),
         ({"q": np.zeros((2, 4, 8), ">f8")}, TypeError, "q: .*bytes in the other order"),
-        ({"align": "left"}, ValueError, "align must be 'bottom-right' or 'top-left', got 'left'"),
+        ({"align": "left"}, ValueError, "align must be one of bottom-right, top-left, got 'left'"),
         ({"softcap": -1.0}, ValueError, "softcap must be a positive number"),
         ({"window": 4}, ValueError, r"window must be \(keys before, keys after\)"),
         ({"window": (-2, 0)}, ValueError, "keys before must be a whole number from -1, or None"),

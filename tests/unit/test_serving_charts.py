@@ -202,7 +202,7 @@ def test_the_command_says_who_was_refused_and_why_nothing_was_hit(tmp_path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "guess"], "policy 'guess' is unknown"),
+        (["--policy", "guess"], "--policy must be one of"),
         (["--device", "Z80"], "Z80"),
         (["--blocks", "0"], "num_blocks is 0"),
         (["--block-size", "0"], "block_size must be a whole number from 1, got 0"),
