@@ -31,7 +31,8 @@ def test_its_links_and_the_files_it_names_exist(path):
     text = path.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
     assert [link for link in links if not (path.parent / link).exists()] == []
-    named = re.findall(r"`((?:refsim|gpu|notebooks|tests|docs|attention|kvcache|model)/[\w./-]+)`", text)
+    folders = "refsim|gpu|notebooks|tests|docs|attention|kvcache|model"
+    named = re.findall(rf"`(?:pytest |python )?((?:{folders})/[\w./-]+)[` ]", text)
     assert [name for name in named if not any((top / name).exists() for top in (ROOT, ROOT / "refsim"))] == []
 
 
