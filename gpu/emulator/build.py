@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpu.emulator import native
 from gpu.emulator.cache import HEADERS, RUNTIME, cache_folder, compile_whole, digest, is_whole, own_digest
+from gpu.emulator.messages import TABLE, readable
 from gpu.emulator.options import as_text, host_options
 from gpu.emulator.source import HOST_HEADERS, KernelText, SourceError, find_constants, find_kernels, rewrite
 from gpu.emulator.toolchain import Compiler, find_compiler
@@ -114,7 +115,7 @@ def _unit(
     text: str, names: Sequence[str], kernels: dict[str, KernelText], before: Sequence[str], *, dynamic: bool
 ) -> str:
     """The whole translation unit: the headers, the text as written, and a table of its kernels."""
-    lines = ['#include "refsim_cuda.h"', *before, '#line 1 "kernel.cu"', text, '#line 1 "refsim_table"']
+    lines = ['#include "refsim_cuda.h"', *before, '#line 1 "kernel.cu"', text, f'#line 1 "{TABLE}"']
     if dynamic:
         lines.append(
             'extern "C" __attribute__((visibility("hidden"), used, aligned(1024))) unsigned char '
@@ -126,11 +127,6 @@ def _unit(
         quoted = name.replace('"', '\\"')
         lines.append(f'REFSIM_KERNEL({i}, "{quoted}", {_bounds(kernel)}, {name})')
     return "\n".join(lines) + "\n"
-
-
-def _readable(errors: str) -> str:
-    kept = [line for line in errors.splitlines() if "refsim_table" not in line]
-    return "\n".join(kept).replace(str(HEADERS) + os.sep, "")
 
 
 def build(
@@ -162,6 +158,9 @@ def build(
     names = tuple(dict.fromkeys([*plain, *name_expressions]))
     if not names:
         raise SourceError('the text has no extern "C" __global__ function, and no name_expressions were given')
+    for name in name_expressions:
+        if (named := kernels.get(name.strip())) is not None and named.template:
+            raise SourceError(f"name expression {name!r} is a template: give its arguments, as in {named.name}<float>")
     body, dynamic = rewrite(text)
     host = host_options(options)
     macros = [as_text(o) for o in host if o.startswith(("-D", "-U", "-include"))]
@@ -191,11 +190,11 @@ def _build_object(
         result = compile_whole(command, folder / "kernel.o")
         if result.returncode:
             raise CompileError(
-                f"the kernel does not compile:\n{_readable(result.stderr)}".replace(f"{folder}{os.sep}", "")
+                f"the kernel does not compile:\n{readable(result.stderr, unit)}".replace(f"{folder}{os.sep}", "")
             )
         result = compile_whole(tool.link(str(folder / "kernel.o"), str(runtime)), target)
         if result.returncode:
-            raise CompileError(f"the kernel does not link:\n{_readable(result.stderr)}")
+            raise CompileError(f"the kernel does not link:\n{readable(result.stderr, unit)}")
 
 
 def clear_cache() -> None:

@@ -1,10 +1,12 @@
 """Options, headers and compilers: what goes into a compiled text, and what is said when it can't be."""
 
+import re
+
 import numpy as np
 import pytest
 
 from gpu import emulator
-from gpu.emulator import CompileError, RawKernel
+from gpu.emulator import CompileError, RawKernel, SourceError
 
 
 def test_options_and_headers(tmp_path):
@@ -30,6 +32,41 @@ def test_compile_errors_name_the_line_of_the_text():
         RawKernel(
             'extern "C" __global__ void k(int* y) {\n    int x = 0;\n    *y = undefined_thing + x;\n}', "k"
         ).compile()
+
+
+TEMPLATE = "template <typename T> __global__ void f(T* x) { *x = 1; }"
+OPEN = 'extern "C" __global__ void k(int* y) {\n    if (*y) {\n        *y = 1;\n}\n'
+NUMBER = 'extern "C" __global__ int k(int* y) { return *y; }'
+REFERENCE = 'extern "C" __global__ void k(int& y) { y = 1; }'
+
+
+@pytest.mark.parametrize("compiler", [None, "zig"])
+@pytest.mark.parametrize(
+    ("code", "names", "message"),
+    [
+        (TEMPLATE, ("f<float>", "f<__half>"), r"name expression f<__half>: error: .*__half.*"),
+        (TEMPLATE, ("g<float>",), r"name expression g<float>: error: .*'g'.*"),
+        (OPEN, (), r"kernel\.cu:1:38: error: the bracket that opens here is never closed"),
+        (NUMBER, (), ".*error: a kernel must return void"),
+        (REFERENCE, (), ".*error: a kernel takes no references: pass a pointer"),
+    ],
+)
+def test_compile_errors_are_about_the_text(code, names, message, compiler):
+    """And not about the table of kernels that the emulator puts behind it."""
+    if compiler == "zig":
+        pytest.importorskip("ziglang")
+    with pytest.raises(CompileError) as caught:
+        emulator.RawModule(code=code, name_expressions=names, compiler=compiler).compile()
+    said = str(caught.value).replace("‘", "'").replace("’", "'").splitlines()
+    errors = [line for line in said if "error:" in line]
+    assert len(errors) == 1
+    assert re.fullmatch(message, errors[0])
+    assert not [line for line in said if "refsim" in line or "REFSIM" in line]
+
+
+def test_a_template_is_named_with_its_arguments():
+    with pytest.raises(SourceError, match="name expression 'f' is a template: give its arguments, as in f<float>"):
+        emulator.RawModule(code=TEMPLATE, name_expressions=["f"]).compile()
 
 
 def test_a_missing_compiler_is_explained(monkeypatch):

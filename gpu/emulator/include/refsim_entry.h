@@ -29,6 +29,7 @@ template <class T> constexpr RefsimParameter describe() {
 template <class F> struct Signature;
 template <class... A> struct Signature<void (*)(A...)> {
     static constexpr unsigned count = sizeof...(A);
+    static_assert(!(std::is_reference<A>::value || ...), "a kernel takes no references");
     static constexpr RefsimParameter list[sizeof...(A) + 1] = {describe<A>()..., {}};
     template <void (*F)(A...), size_t... I>
     __attribute__((no_sanitize_thread, noinline)) static void unpack(void** a, std::integer_sequence<size_t, I...>) {
