@@ -10,6 +10,7 @@ import importlib.util
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,21 +50,7 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
 
     Raises ValueError when arrays are missing or the file is damaged, NotImplementedError for quantized weights.
     """
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: not a readable .npz, perhaps cut short (it is no zip archive)")
-    try:
-        with path.open("rb") as raw, np.load(raw) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a readable .npz, perhaps cut short ({error})") from error
-    if "__config__" not in arrays:
-        raise ValueError(f"{path}: an .npz of glassllm has an entry __config__; this one has {sorted(arrays)[:5]} ...")
-    sizes = json_object(f"{path}, __config__", str(arrays.pop("__config__")))
-    if absent := _SIZES - set(sizes):
-        raise ValueError(f"{path}: its __config__ lacks {sorted(absent)}")
-    wrong = {name: size for name in sorted(_SIZES) if isinstance(size := sizes[name], bool | str | list | dict | None)}
-    if wrong:
-        raise ValueError(f"{path}: its __config__ must give numbers; got {wrong}")
+    sizes, arrays = _read(path)
     layers = int(sizes["n_layers"])
     check_layers(path, layers, len(arrays))
     names = {"E", "norm_f.gamma"} | {f"blocks.{i}.{name}" for i in range(layers) for name in _LAYER.values()}
@@ -100,3 +87,23 @@ def load_glass(path: Path, tokenizer: Path | None = None) -> Decoder:
         text,
         name=f"glassllm {path.stem}",
     )
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The sizes that the file's config gives, and its arrays by name."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not a readable .npz, perhaps cut short (it is no zip archive)")
+    try:
+        with path.open("rb") as raw, np.load(raw) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a readable .npz, perhaps cut short ({error})") from error
+    if "__config__" not in arrays:
+        raise ValueError(f"{path}: an .npz of glassllm has an entry __config__; this one has {sorted(arrays)[:5]} ...")
+    sizes = json_object(f"{path}, __config__", str(arrays.pop("__config__")))
+    if absent := _SIZES - set(sizes):
+        raise ValueError(f"{path}: its __config__ lacks {sorted(absent)}")
+    wrong = {name: size for name in sorted(_SIZES) if isinstance(size := sizes[name], bool | str | list | dict | None)}
+    if wrong:
+        raise ValueError(f"{path}: its __config__ must give numbers; got {wrong}")
+    return sizes, arrays
