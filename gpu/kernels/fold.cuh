@@ -245,9 +245,9 @@ __device__ inline void fold_keys(const Call& call, const Rows& rows, Span span, 
 __device__ inline void store(const Call& call, const Rows& rows, const Chip& chip, T* out, float* lse) {
     for (int i = threadIdx.x; i < rows.count * V_HEAD_DIM; i += THREADS) {
         const int row = i / V_HEAD_DIM, column = i % V_HEAD_DIM;
-        const float o = chip.o[row * DV_PADDED + column] / fmaxf(chip.l[row], TINY);
+        const float o = chip.o[row * DV_PADDED + column] / positive(chip.l[row]);
         write<OUT>(&out[out_at(call, rows, row) + column], to_storage(o));
     }
     for (int row = threadIdx.x; row < rows.count; row += THREADS)
-        write<LSE>(&lse[lse_at(call, rows, row)], chip.m[row] + logf(fmaxf(chip.l[row], TINY)));
+        write<LSE>(&lse[lse_at(call, rows, row)], chip.m[row] + logf(positive(chip.l[row])));
 }

@@ -14,7 +14,7 @@ merge(const T* out_a, const float* lse_a, const T* out_b, const float* lse_b, T*
         const long long at = head * tokens + first + threadIdx.x;
         const float a = read<LSE_A>(&lse_a[at]), b = read<LSE_B>(&lse_b[at]);
         const float m = fmaxf(a, b), shift = fmaxf(m, LOWEST);  // two empty sets: m is -inf, all weights 0
-        const float l = fmaxf(expf(a - shift) + expf(b - shift), TINY);
+        const float l = positive(expf(a - shift) + expf(b - shift));
         weight_a[threadIdx.x] = expf(a - shift) / l;
         weight_b[threadIdx.x] = expf(b - shift) / l;
         write<LSE>(&lse[at], m + logf(l));

@@ -21,6 +21,9 @@ const float LOWEST = -3.402823466e38f;  // finite: LOWEST - LOWEST is 0, where -
 #define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no math.h
 const float TINY = 1.175494351e-38f;
 
+// A sum of weights to divide by: an empty row's is no zero, and NaN stays NaN, which fmaxf would lose.
+__device__ inline float positive(float l) { return l < TINY ? TINY : l; }
+
 // A chunk is 16 bytes, the widest access a thread has.
 const int CHUNK = 16 / sizeof(T);
 

@@ -32,7 +32,7 @@ reduce(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const 
             else
                 l += weight * read<L_PARTIAL>(&l_partial[split * split_rows + lse_at(call, rows, row)]);
         }
-        l = fmaxf(l, TINY);
+        l = positive(l);
         for (int split = 0; split < call.num_splits; split++) weights[split * rows.count + row] /= l;
         write<LSE>(&lse[lse_at(call, rows, row)], m + logf(l));
     }

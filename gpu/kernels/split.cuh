@@ -15,13 +15,13 @@ __device__ inline void hand_over(const Call& call, const Rows& rows, const Chip&
     for (int i = threadIdx.x; i < rows.count * V_HEAD_DIM; i += THREADS) {
         const int row = i / V_HEAD_DIM, column = i % V_HEAD_DIM;
         float o = chip.o[row * DV_PADDED + column];
-        if (by_lse) o /= fmaxf(chip.l[row], TINY);
+        if (by_lse) o /= positive(chip.l[row]);
         write<O_PARTIAL>(&to.o[split_rows * V_HEAD_DIM + out_at(call, rows, row) + column], o);
     }
     for (int row = threadIdx.x; row < rows.count; row += THREADS) {
         const long long at = split_rows + lse_at(call, rows, row);
         if (by_lse) {
-            write<LSE_PARTIAL>(&to.lse[at], chip.m[row] + logf(fmaxf(chip.l[row], TINY)));
+            write<LSE_PARTIAL>(&to.lse[at], chip.m[row] + logf(positive(chip.l[row])));
         } else {
             write<M_PARTIAL>(&to.m[at], chip.m[row]);
             write<L_PARTIAL>(&to.l[at], chip.l[row]);

@@ -65,7 +65,7 @@ softmax(const Call call, const int* cu_seqlens_q, const int* cu_seqlens_k, const
         const float m_row = max_over_warp(m), shift = fmaxf(m_row, LOWEST);
         l = sum_over_warp(l * expf(m - shift));
         if (sinks != nullptr) l += expf(sink - shift);
-        const float some = fmaxf(l, TINY);
+        const float some = positive(l);
         T* to = &p[matrix_at(call, rows, sequence_stride, row)];
         for (int key = lane; key < rows.keys; key += 32) {
             const float score = columns > 0 ? kept[key] : to_float(read<S>(&from[key]));

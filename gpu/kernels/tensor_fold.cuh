@@ -168,7 +168,7 @@ __device__ inline void store(const Call& call, const Rows& rows, TensorChip& chi
             float l = state.l[i][half];
             l += __shfl_xor_sync(0xffffffff, l, 1);
             l += __shfl_xor_sync(0xffffffff, l, 2);
-            l = fmaxf(l, TINY);
+            l = positive(l);
             const int row = state.row(i, half);
             if (threadIdx.x % 4 == 0 && row < rows.count)
                 write<LSE>(&lse[lse_at(call, rows, row)], (state.m[i][half] + log2f(l)) * LN2);

@@ -54,12 +54,12 @@ MUTANTS = {
         r"overflow in kernel `paged`",
     ),
     "stale workspace: a partial answer that no kernel wrote": (
-        SPLIT, "split.cuh", "write<LSE_PARTIAL>(&to.lse[at], chip.m[row] + logf(fmaxf(chip.l[row], TINY)));", "{}",
+        SPLIT, "split.cuh", "write<LSE_PARTIAL>(&to.lse[at], chip.m[row] + logf(positive(chip.l[row])));", "{}",
         r"uninitialised in kernel `reduce`",
     ),
     "base-2 LSE": (
-        CAUSAL, "fold.cuh", "chip.m[row] + logf(fmaxf(chip.l[row], TINY)));\n}",
-        "(chip.m[row] + logf(fmaxf(chip.l[row], TINY))) * 1.44269504f);\n}", r"the LSE in base 2, not base e",
+        CAUSAL, "fold.cuh", "chip.m[row] + logf(positive(chip.l[row])));\n}",
+        "(chip.m[row] + logf(positive(chip.l[row]))) * 1.44269504f);\n}", r"the LSE in base 2, not base e",
     ),
     "interleaved heads": (
         CAUSAL, "call.cuh", "rows.kv_head = blockIdx.y / call.programs_per_kv_head;",

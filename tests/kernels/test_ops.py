@@ -205,6 +205,32 @@ def test_auto_takes_tensor_cores_where_they_serve() -> None:
     assert function(normal(64, 1, 72, dtype=np.float16)) == "flash"  # 72 is no multiple of 16
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(("op", "keys"), [
+    ("flash", {}), ("flash", {"form": "mma"}), ("standard", {}), ("split_kv", {}), ("split_kv", {"handover": "state"}),
+])  # fmt: skip
+def test_a_score_that_is_no_number_is_told_by_the_lse(op: str, keys: dict[str, Any], bad: float) -> None:
+    """An LSE of -inf would say that the row saw nothing, and who merges it would drop what is NaN without a word."""
+    dtype = np.float16 if keys.get("form") else np.float32
+    q, k, v = normal(3, 2, 16, dtype=dtype), normal(70, 1, 16, dtype=dtype), normal(70, 1, 16, dtype=dtype)
+    k[40, 0, 3] = bad
+    q[0] = bad
+    reference = {name: value for name, value in keys.items() if name != "form"}
+    with np.errstate(invalid="ignore"):
+        expected = getattr(attention, op)(q, k, v, causal=True, align="top-left", tile=(16, 16), **reference)
+        spoilt = getattr(attention, op)(q, k, v, tile=(16, 16), **reference)
+    assert np.isnan(expected.lse).tolist() == [[True, False, False]] * 2
+    got = getattr(ops, op)(q, k, v, causal=True, align="top-left", tile=(16, 16), **keys, **E)
+    np.testing.assert_allclose(got.lse, expected.lse, rtol=2e-3)
+    np.testing.assert_array_equal(np.isnan(got.out), np.isnan(expected.out))
+    everywhere = getattr(ops, op)(q, k, v, tile=(16, 16), **keys, **E)
+    assert np.isnan(spoilt.lse).sum() > 2
+    np.testing.assert_array_equal(np.isnan(everywhere.lse), np.isnan(spoilt.lse))
+    np.testing.assert_array_equal(np.isnan(everywhere.out), np.isnan(spoilt.out))
+    with pytest.raises(ValueError, match="NaN"):
+        ops.merge(everywhere.out, everywhere.lse, got.out, got.lse, **E)
+
+
 def test_caches_are_written_in_place_or_refused() -> None:
     cache = np.zeros((2, 2, 1, 8), np.float32)
     cache.flags.writeable = False
