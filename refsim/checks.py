@@ -20,7 +20,6 @@ def whole_number(
     name: str,
     value: Any,
     least: int | None = None,
-    *,
     or_else: str | None = None,
     wrong: type[Exception] = ValueError,
 ) -> int:

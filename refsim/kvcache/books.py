@@ -139,9 +139,11 @@ class PoolBooks(BlockTables):
         """A table holds these blocks no more: they are free, or rest where the prefix cache holds them too."""
         if self.events is not None:
             self._note("drop", seq_id, ids)
-        freed = self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids)
-        if freed:
-            self._tell_freed(seq_id, freed)
+        self._release(seq_id, ids)
+
+    def _release(self, seq_id: Hashable, ids: list[int]) -> None:
+        """One reference fewer to each of these blocks; whoever listens hears which are free now."""
+        self._tell_freed(seq_id, self.pool.drop(ids) if self.prefix is None else self.prefix.drop(ids))
 
     def _copy_on_write(self, seq_id: Hashable, seq: SequenceTable, rows: list[list[int]]) -> None:
         """Give these tables of a sequence a last block of their own."""
@@ -164,10 +166,7 @@ class PoolBooks(BlockTables):
                 kept.remove(block)
             self._note("share", seq_id, kept)
         self._note("copy", seq_id, shared, copies)
-        # A cached block that was cut into may be evicted from now on.
-        freed = self.pool.drop(left) if self.prefix is None else self.prefix.drop(left)
-        if freed:
-            self._tell_freed(seq_id, freed)
+        self._release(seq_id, left)  # a cached block that was cut into may be evicted from now on
 
     def _tell_freed(self, seq_id: Hashable | None, ids: list[int]) -> None:
         if ids:
