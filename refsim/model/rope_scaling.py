@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from refsim.checks import is_finite, is_positive
+
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
@@ -38,8 +40,8 @@ def plain(d: int, base: float) -> Float64[np.ndarray, "d//2"]:
     """
     if d < 2 or d % 2:
         raise ValueError(f"RoPE rotates pairs, so the head size must be even and at least 2; got d={d}")
-    if not base > 1 or not math.isfinite(base):
-        raise ValueError(f"RoPE's base must be a finite number above 1 (10000 is usual); got base={base}")
+    if not is_finite(base) or base <= 1:
+        raise ValueError(f"RoPE's base must be a finite number above 1 (10000 is usual); got base={base!r}")
     return float(base) ** (-np.arange(0, d, 2, dtype=np.float64) / d)
 
 
@@ -58,8 +60,8 @@ def ntk_base(base: float, d: int, s: float) -> float:
 def _check(**numbers: float) -> None:
     """Every parameter is a finite number above zero, and a factor is at least 1."""
     for name, value in numbers.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"RoPE scaling: {name} must be a finite number above 0; got {value}")
+        if not is_positive(value):
+            raise ValueError(f"RoPE scaling: {name} must be a finite number above 0; got {value!r}")
     if numbers.get("factor", 1.0) < 1:
         raise ValueError(f"RoPE scaling stretches: factor must be at least 1; got {numbers['factor']}")
 

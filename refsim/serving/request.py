@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.checks import whole_number
+from refsim.checks import is_finite, whole_number
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -36,8 +36,8 @@ class Request:
     def __post_init__(self) -> None:
         for name, least in (("prompt_len", 1), ("output_len", 1), ("hash_block", 0), ("hashed_len", 0)):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
-        if self.arrival_s < 0 or not np.isfinite(self.arrival_s):
-            raise ValueError(f"arrival is {self.arrival_s} s; expected 0 or later")
+        if not is_finite(self.arrival_s) or self.arrival_s < 0:
+            raise ValueError(f"arrival is {self.arrival_s!r} s; expected 0 or later")
         if self.hashed_len > min(len(self.hash_ids) * self.hash_block, self.total_len):
             raise ValueError(
                 f"{len(self.hash_ids)} hashes of {self.hash_block} tokens don't name {self.hashed_len} of "

@@ -122,6 +122,8 @@ def test_position_zero_turns_nothing_and_x_is_left_alone():
         (lambda: rope.inv_freq(8, float("nan")), "above 1"),
         (lambda: rope.inv_freq(2, 1e4, NtkAware(2.0)), "d >= 4"),
         (lambda: Linear(0.0), "factor must be a finite number above 0"),
+        (lambda: Linear("2"), "factor must be a finite number above 0; got '2'"),
+        (lambda: rope.inv_freq(8, "1e4"), "base must be a finite number above 1 .* got base='1e4'"),
         (lambda: Linear(0.5), "factor must be at least 1"),
         (lambda: Yarn(float("inf"), 2048), "factor"),
         (lambda: Yarn(2.0, 0), "original"),
