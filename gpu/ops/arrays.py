@@ -37,10 +37,10 @@ def to_runtime(name: str, x: Any, runtime: Runtime) -> Any:
         x = x.detach().view(sys.modules["torch"].int16)  # DLPack of NumPy knows no bfloat16
     elif is_torch(x):
         x = x.detach()
-    if isinstance(x, (list, tuple, int, float)):
+    if isinstance(x, np.generic):
         x = np.asarray(x)
     if not hasattr(x, "__dlpack__"):
-        raise TypeError(f"{name} must be an array of NumPy, CuPy, PyTorch or with DLPack, got {type(x).__name__}")
+        raise TypeError(f"{name} must be an array, got {type(x).__name__}")
     if runtime.name == "emulator":
         if is_cupy(x):
             x = x.get()

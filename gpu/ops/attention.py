@@ -17,6 +17,7 @@ from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata
 from refsim.machine import Ledger, Machine
+from refsim.machine.machine import machine_of
 
 FORMS = ("auto", "scalar", "mma")
 TENSOR_CORES_NEED = (
@@ -171,6 +172,7 @@ def choose_tile(
 
 def shared_limit(runtime: Runtime, machine: Machine | None) -> int:
     """Bytes of shared memory that a block may have: the device's, or less where the caller's machine has less."""
+    machine_of(machine)  # or it is refused
     most = int(getattr(runtime, "shared_nbytes", tiles.DEVICE_SHARED_NBYTES)) - tiles.STATIC_NBYTES
     return most if machine is None or machine.sram_nbytes is None else min(most, machine.sram_nbytes)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu.ops.arrays import aligned, strides, to_host
+from gpu.ops.arrays import aligned, is_torch, strides, to_host
 from gpu.ops.attention import choose, inputs
 from gpu.ops.launch import Launch, Prepared
 from gpu.ops.modules import check_storage, macros, module
@@ -102,7 +102,7 @@ def copy_blocks(
 
 def caches(where: Runtime, k_cache: Any, v_cache: Any) -> tuple[Any, Any]:
     """The caches themselves, where the runtime reaches them: they are written in place, so a copy would be in vain."""
-    on_host = [isinstance(cache, np.ndarray) for cache in (k_cache, v_cache)]
+    on_host = [isinstance(cache, np.ndarray) or (is_torch(cache) and not cache.is_cuda) for cache in (k_cache, v_cache)]
     if where.name == "cupy" and any(on_host):
         raise ValueError(
             "the caches lie on the host and would be written on the GPU; put them there first (cupy.asarray)"

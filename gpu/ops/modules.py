@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu.runtime import Module, Runtime
 from refsim.attention import Plan
-from refsim.numerics import DTYPES, Precision, name_of
+from refsim.numerics import DTYPES, Precision, dtype_of, name_of
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 STORAGE_MACROS = {"float32": (), "float16": ("-DFLOAT16",), "bfloat16": ("-DBFLOAT16",)}
@@ -31,6 +31,7 @@ def check_types(plan: Plan, **arrays: Any) -> None:
 
 def check_storage(dtype: Any) -> None:
     """Raise TypeError for a type that no kernel stores."""
+    dtype_of(dtype)  # what the reference refuses, in its words
     if dtype not in [DTYPES[name] for name in STORAGE_MACROS]:
         raise TypeError(
             f"the kernels store {', '.join(STORAGE_MACROS)}, not {np.dtype(dtype)}; use refsim.attention for it"

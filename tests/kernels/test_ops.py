@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
+import sys
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,12 +16,14 @@ import pytest
 
 from gpu import ops
 from gpu import runtime as runtimes
+from gpu.ops.cache import caches
 from gpu.ops.split_kv import choose_splits
 from gpu.ops.tiles import default_tile
 from refsim import attention, model
 from refsim.attention import Plan
 from refsim.kvcache import kernels as cache_kernels
 from refsim.machine import Machine, SramOverflow
+from refsim.model import rope_kernel
 from refsim.numerics import Precision
 
 E = {"runtime": "emulator"}
@@ -41,6 +48,9 @@ BAD_FLASH: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((Q, K, V), {"sinks": [1.0]}),
     ((Q, K, V), {"alibi_slopes": [1.0, np.nan]}),
     ((Q, K, V), {"tile": (0, 4)}),
+    ((Q, K, V), {"machine": 5}),
+    ((Q.astype(">f4"), K, V), {}),
+    ((np.float32(1), K, V), {}),
     ((Q, K, V), {"cu_seqlens_q": [0, 3]}),
     ((Q, K, V), {"cu_seqlens_q": [0, 2], "cu_seqlens_k": [0, 5]}),
 ]
@@ -103,6 +113,24 @@ def test_kernels_refuse_what_only_they_cannot_do() -> None:
         ops.flash(Q, K, V, runtime="cpu")
 
 
+@pytest.mark.parametrize("dtype", [">f4", "i4", "?"])
+def test_types_that_nothing_here_stores_are_refused_in_the_reference_s_words(dtype: str) -> None:
+    cache, x = CACHE.astype(dtype), K[:1].astype(dtype)
+    calls: list[tuple[Any, Any]] = [
+        (partial(ops.append, **E), partial(cache_kernels.append)),
+        (partial(ops.copy_blocks, **E), partial(cache_kernels.copy_blocks)),
+        (partial(ops.rope, **E), partial(rope_kernel.rope)),
+    ]
+    for (op, twin), args in zip(
+        calls, [(x, x, [0], cache, cache.copy()), (cache, cache.copy(), [[0, 1]]), (x, [0], np.ones(4))], strict=True
+    ):
+        with pytest.raises(TypeError) as expected:
+            twin(*args)
+        with pytest.raises(TypeError) as got:
+            op(*args)
+        assert str(got.value) == str(expected.value)
+
+
 def test_layouts_that_kernels_cannot_walk_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="k must be contiguous along its last axis"):
         ops.flash(Q, normal(5, 1, 16)[:, :, ::2], V, **E)
@@ -149,8 +177,11 @@ def test_anything_with_dlpack_goes_in() -> None:
 
     result = ops.flash(*(Foreign(x.copy()) for x in (Q, K, V)), **E)
     np.testing.assert_array_equal(result.out, ops.flash(Q, K, V, **E).out)
-    with pytest.raises(TypeError, match="q must be an array of NumPy, CuPy, PyTorch or with DLPack, got str"):
-        ops.flash("q", K, V, **E)
+    for wrong in ("q", Q.tolist(), None):  # a list would be float64, which no kernel stores
+        with pytest.raises(TypeError) as expected:
+            attention.flash(wrong, K, V)
+        with pytest.raises(TypeError, match=f"^{expected.value}$"):
+            ops.flash(wrong, K, V, **E)
 
 
 def test_inputs_are_left_alone() -> None:
@@ -193,6 +224,25 @@ def test_a_prepared_call_runs_as_often_as_it_is_asked() -> None:
     for result in (first, again):
         np.testing.assert_array_equal(result.out, called.out)
         assert result.ledger == called.ledger
+
+
+def test_an_operation_shows_what_a_caller_gives_and_gets() -> None:
+    for name in ops.__all__:
+        op = getattr(ops, name)
+        signature = inspect.signature(op)
+        assert repr(op) == f"<operation gpu.ops.{name}>"
+        assert signature.return_annotation in ("Result", "Ledger", "Rotated")
+        assert signature.parameters["runtime"].default == "auto"
+        assert op.__doc__
+
+
+def test_operations_travel_between_processes() -> None:
+    for name in ops.__all__:
+        op = getattr(ops, name)
+        assert pickle.loads(pickle.dumps(op)) is op
+        assert copy.deepcopy(op) is op
+    bound = pickle.loads(pickle.dumps(partial(ops.flash.prepare, **E)))
+    np.testing.assert_array_equal(bound(Q, K, V).result().out, ops.flash(Q, K, V, **E).out)
 
 
 def test_auto_takes_tensor_cores_where_they_serve() -> None:
@@ -245,6 +295,17 @@ def test_caches_are_written_in_place_or_refused() -> None:
     cache_kernels.copy_blocks(k2, v2, [[0, 1]])
     np.testing.assert_array_equal(k, k2)
     np.testing.assert_array_equal(v, v2)
+
+
+def test_a_cache_of_pytorch_s_on_the_host_is_no_cache_of_a_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be copied to the GPU and the copy written, in vain."""
+
+    class Tensor:
+        is_cuda = False
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    with pytest.raises(ValueError, match="the caches lie on the host and would be written on the GPU"):
+        caches(SimpleNamespace(name="cupy"), Tensor(), Tensor())  # type: ignore[arg-type]
 
 
 def test_split_counts_fill_the_device_and_no_more() -> None:
