@@ -9,8 +9,11 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from gpu.crosscheck import CrossReport
+
+CHARTS = (".svg", ".png", ".pdf")
 
 
 def crosscheck(
@@ -48,6 +51,11 @@ def crosscheck(
     for name in op or ():
         if name not in OPS:
             raise typer.BadParameter(f"{name!r} is not one of {', '.join(OPS)}", param_hint="--op")
+    for option, path in (("--json", json if json != "-" else None), ("--markdown", markdown), ("--chart", chart)):
+        if path is not None and not Path(path).resolve().parent.is_dir():
+            raise typer.BadParameter(f"{path!r}: there is no folder {str(Path(path).parent)!r}", param_hint=option)
+    if chart is not None and Path(chart).suffix.lower() not in CHARTS:
+        raise typer.BadParameter(f"{chart!r} must end in one of {', '.join(CHARTS)}", param_hint="--chart")
     try:
         where = runtimes.get(runtime)
     except (ValueError, RuntimeError) as error:
@@ -62,7 +70,7 @@ def crosscheck(
     ) as bar:
         task = bar.add_task("", total=None)
         report = run(
-            op or OPS,
+            dict.fromkeys(op or OPS),
             runtime=where,
             level=level,
             counted=counted or where.name == "cupy",
@@ -105,7 +113,7 @@ def show(console: Console, report: CrossReport, *, show_bytes: bool = False) -> 
     console.print(table)
     if show_bytes:
         for op, _ in report.by_op():
-            console.print(bytes_table(report, op))
+            print_whole(console, bytes_table(report, op))
     for case in report.cases:
         if not case.ok:
             console.print(f"[bold]{case.case}[/bold]", highlight=False)
@@ -117,7 +125,13 @@ def show(console: Console, report: CrossReport, *, show_bytes: bool = False) -> 
     )
 
 
-def bytes_table(report: CrossReport, op: str) -> object:
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table with all of its digits, even where the terminal is narrower and breaks the lines."""
+    table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.print(table, crop=False, soft_wrap=True)
+
+
+def bytes_table(report: CrossReport, op: str) -> Table:
     """Bytes of an op's kernels: who counts what, and how well the accesses use memory."""
     from rich.table import Table
 

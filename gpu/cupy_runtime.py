@@ -109,6 +109,16 @@ class CupyRuntime:
         return [cuda.get_elapsed_time(begin, end) / 1000 for begin, end in events]
 
 
+def log_of(error: Exception) -> str:
+    """A compiler's log, and what to do where it is the toolkit that is missing."""
+    if "could not open source file" not in str(error):
+        return str(error)
+    return (
+        f"{error}\nNVRTC needs the CUDA toolkit's headers: set CUDA_PATH to a toolkit, or install those of your CUDA "
+        "(pip install nvidia-cuda-runtime nvidia-cuda-cccl for CUDA 13, nvidia-cuda-runtime-cu12 for 12)"
+    )
+
+
 class CupyModule:
     """A RawModule whose errors are ours."""
 
@@ -121,7 +131,7 @@ class CupyModule:
         try:
             self._raw.compile(log_stream)
         except self._runtime.cupy.cuda.compiler.CompileException as error:
-            raise CompileError(str(error)) from error
+            raise CompileError(log_of(error)) from error
 
     def get_function(self, name: str) -> CupyKernel:
         """A kernel by name."""
@@ -129,7 +139,7 @@ class CupyModule:
             try:
                 self._functions[name] = CupyKernel(self._raw.get_function(name), name, self._runtime)
             except self._runtime.cupy.cuda.compiler.CompileException as error:
-                raise CompileError(str(error)) from error
+                raise CompileError(log_of(error)) from error
         kernel: CupyKernel = self._functions[name]
         return kernel
 

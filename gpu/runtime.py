@@ -73,14 +73,19 @@ class EmulatorRuntime:
 
 def gpu_present() -> bool:
     """Is CuPy installed, with a device that it can use?"""
+    return not why_no_gpu()
+
+
+def why_no_gpu() -> str:
+    """What is missing for kernels to run on a GPU; nothing where they can."""
     if importlib.util.find_spec("cupy") is None:
-        return False
+        return "CuPy is not installed (pip install 'refsim[gpu]' for CUDA 13, or 'refsim[gpu-cuda12]')"
     try:
         import cupy
 
-        return bool(cupy.cuda.runtime.getDeviceCount() > 0)
-    except Exception:  # CuPy raises errors of several kinds where the driver is missing
-        return False
+        return "" if cupy.cuda.runtime.getDeviceCount() > 0 else "CuPy finds no GPU"
+    except Exception as error:  # CuPy raises errors of several kinds where the driver is missing
+        return f"CuPy is installed and can't be used: {type(error).__name__}: {error}"
 
 
 def get(name: str = "auto") -> Runtime:
@@ -102,9 +107,7 @@ def get(name: str = "auto") -> Runtime:
         return EmulatorRuntime()
     if not gpu_present():
         if name == "cupy":
-            raise RuntimeError(
-                "runtime 'cupy' needs CuPy and a GPU, and one of them is missing; 'emulator' runs anywhere"
-            )
+            raise RuntimeError(f"runtime 'cupy' needs CuPy and a GPU: {why_no_gpu()}; 'emulator' runs anywhere")
         return EmulatorRuntime()
     runtime: Runtime = importlib.import_module("gpu.cupy_runtime").CupyRuntime()
     return runtime

@@ -92,11 +92,11 @@ def run_case(case: Case, runtime: Runtime, *, counted: bool = False) -> CaseRepo
     try:
         prepared = problem.prepare(runtime, device_arrays(runtime, arrays))
         result = prepared.result()
+        left = outputs(case, written_arrays(case, prepared, arrays), result)
+        got = {name: host(array) for name, array in left.items()}  # a GPU tells only here what went wrong on it
         own = None if not counted else count_itself(problem, runtime)
     except Exception as error:  # whatever a kernel does wrong, the other cases go on
         return CaseReport(case, finding=f"{type(error).__name__}: {error}", seconds=time.perf_counter() - begin)
-    left = outputs(case, written_arrays(case, prepared, arrays), result)
-    got = {name: host(array) for name, array in left.items()}
     expected, ledger = problem.reference()
     exact = problem.oracle()
     errors = tuple(compare(problem, name, got[name], expected[name], exact[name]) for name in expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,7 +63,9 @@ class CrossReport:
                 "runtime": self.runtime,
                 "device": self.device,
                 "seconds": round(self.seconds, 3),
-                "ops": [row | {"bytes": [asdict(b) for b in self.bytes_of(row["op"])]} for row in self.summary()],
+                "ops": [
+                    finite(row) | {"bytes": [asdict(b) for b in self.bytes_of(row["op"])]} for row in self.summary()
+                ],
                 "failures": [
                     {"case": str(report.case), "complaints": report.complaints()}
                     for report in self.cases
@@ -70,6 +73,7 @@ class CrossReport:
                 ],
             },
             indent=2,
+            allow_nan=False,
         )
 
     def to_markdown(self) -> str:
@@ -99,3 +103,12 @@ class CrossReport:
                 useful = "" if b.useful is None else f"{b.useful:.0%}"
                 lines.append(f"| {b.kernel} | {b.tensor} | {b.direction} | {numbers} | {useful} |")
         return "\n".join(lines) + "\n"
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with None for errors that no number tells, as of an answer that is NaN: JSON has no infinity.
+
+    >>> finite({"op": "flash", "largest_error": float("inf")})
+    {'op': 'flash', 'largest_error': None}
+    """
+    return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}

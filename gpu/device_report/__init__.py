@@ -8,6 +8,7 @@ and CuPy, and downloads nothing.
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -41,10 +42,16 @@ def device_report(
     where = runtimes.get(runtime) if isinstance(runtime, str) else runtime
     sizes = FULL if where.name == "cupy" else SMOKE
     modelled, skipped = find_device(where, device)
+    if runtime == "auto" and (missing := runtimes.why_no_gpu()):
+        skipped.append(f"the GPU: {missing}")
     say("checking values and bytes")
     checked = crosscheck(OPS, runtime=where, level=level, counted=where.name == "cupy")
     say("timing a copy")
-    copied = copy_bandwidth(where)
+    copied = None
+    try:
+        copied = copy_bandwidth(where)
+    except Exception as error:  # the timings are worth having without it
+        skipped.append(f"the copy: {type(error).__name__}: {error}")
     timings = []
     for workload in workloads(sizes):
         if time.perf_counter() - begin > budget_s:
@@ -60,13 +67,14 @@ def device_report(
 
 
 def find_device(runtime: Runtime, name: str | None) -> tuple[Any, list[str]]:
-    """The cost model's device: by name, or the one whose name is in the GPU's own."""
-    own = str(getattr(runtime, "device_name", ""))
+    """The cost model's device: by name, or the one of whose name most words (and all) are in the GPU's own."""
     if name is not None:
         return devices.get(name), []
-    for candidate in devices.names():
-        if own and candidate.split("-")[0].lower() in own.lower():
-            return devices.get(candidate), []
+    own = str(getattr(runtime, "device_name", ""))
+    words = {word.removesuffix("gb") for word in re.findall(r"\w+", own.lower())}
+    found = [known for known in devices.names() if set(known.lower().split("-")) <= words]
+    if found:
+        return devices.get(max(found, key=lambda known: known.count("-"))), []
     return None, [f"predictions: the cost model has no device for {own or 'a machine without a GPU'}; give --device"]
 
 

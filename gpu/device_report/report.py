@@ -75,20 +75,25 @@ class DeviceReport:
         ]
         for timing in self.timings:
             if timing.median_s is None:
-                rows.append(f"| {timing.name} | skipped: {timing.skipped} |||||| ")
+                why = (timing.skipped or "").partition("\n")[0].replace("|", "\\|")
+                rows.append(f"| {timing.name} | skipped: {why} |||||| ")
                 continue
-            of_copy = ""
-            if self.copy_bytes_per_s and timing.kind == "memory" and timing.bandwidth:
-                of_copy = f"{timing.bandwidth / self.copy_bytes_per_s:.0%}"
+            of_copy = self._of_copy(timing.nbytes, timing.median_s) if timing.kind == "memory" else ""
             tflops = f"{timing.tflops:,.1f}" if timing.kind == "matrix" and timing.tflops else ""
             predicted = "" if timing.predicted_s is None else microseconds(timing.predicted_s)
             beside = [f"{name} {microseconds(seconds)}" for name, seconds in timing.rivals_s.items()]
-            beside += [f"{kernel}: {microseconds(seconds)}" for kernel, seconds in timing.kernels_s.items()]
+            for kernel, seconds in timing.kernels_s.items():
+                share = self._of_copy(timing.kernels_nbytes.get(kernel, 0), seconds)
+                beside.append(f"{kernel}: {microseconds(seconds)}" + f" ({share} of copy)" * bool(share))
             rows.append(
                 f"| {timing.name} | {microseconds(timing.median_s)} | {predicted} | {timing.nbytes:,} | {of_copy} | "
                 f"{tflops} | {'; '.join([*beside, *timing.notes])} |"
             )
         return rows
+
+    def _of_copy(self, nbytes: int, seconds: float) -> str:
+        """Bytes a second as a share of what the copy moved; nothing where either is not known."""
+        return f"{nbytes / seconds / self.copy_bytes_per_s:.0%}" if nbytes and self.copy_bytes_per_s else ""
 
 
 def microseconds(seconds: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gpu.device_report.workloads import Sizes
@@ -47,6 +48,23 @@ def flash_attn_prefill(s: Sizes, *, causal: bool) -> Callable[[], Any]:
     return lambda: package.flash_attn_func(q, k, v, causal=causal)
 
 
+def sdpa_decode(s: Sizes) -> Callable[[], Any]:
+    """PyTorch's scaled_dot_product_attention for one token a sequence, over keys that lie together."""
+    torch = _torch()
+    q = torch.randn(s.sequences, s.H, 1, s.D, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(s.sequences, s.G, s.keys, s.D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attend(q, k, v, enable_gqa=True)
+
+
+def flash_attn_decode(s: Sizes) -> Callable[[], Any]:
+    """flash-attn for one token a sequence, over keys that lie together."""
+    torch, package = _torch(), _module("flash_attn", "flash-attn is not usable")
+    q = torch.randn(s.sequences, 1, s.H, s.D, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(s.sequences, s.keys, s.G, s.D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return lambda: package.flash_attn_with_kvcache(q, k, v)
+
+
 def flashinfer_decode(s: Sizes) -> Callable[[], Any]:
     """FlashInfer's batched decode over a paged cache."""
     torch, package = _torch(), _module("flashinfer", "FlashInfer is not usable")
@@ -62,6 +80,11 @@ def flashinfer_decode(s: Sizes) -> Callable[[], Any]:
     return lambda: wrapper.run(q, cache)
 
 
+def one_long(s: Sizes) -> Sizes:
+    """The same heads, for one sequence of many keys."""
+    return replace(s, sequences=1, keys=s.long_keys)
+
+
 RIVALS: dict[str, dict[str, Callable[[Sizes], Callable[[], Any]]]] = {
     "prefill": {
         "torch SDPA": lambda s: sdpa(s, causal=False),
@@ -71,7 +94,16 @@ RIVALS: dict[str, dict[str, Callable[[Sizes], Callable[[], Any]]]] = {
         "torch SDPA": lambda s: sdpa(s, causal=True),
         "flash-attn": lambda s: flash_attn_prefill(s, causal=True),
     },
-    "decode": {"FlashInfer": flashinfer_decode},
+    "decode": {
+        "FlashInfer": flashinfer_decode,
+        "torch SDPA, contiguous": sdpa_decode,
+        "flash-attn, contiguous": flash_attn_decode,
+    },
+    "long decode": {
+        "FlashInfer": lambda s: flashinfer_decode(one_long(s)),
+        "torch SDPA, contiguous": lambda s: sdpa_decode(one_long(s)),
+        "flash-attn, contiguous": lambda s: flash_attn_decode(one_long(s)),
+    },
 }
 
 

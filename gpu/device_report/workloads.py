@@ -144,7 +144,7 @@ def workloads(s: Sizes = FULL) -> list[Workload]:
     return [
         Workload(f"paged decode, {many}", "memory", decode, planned(closed_form.paged), "decode"),
         Workload(f"split-KV decode, {many}", "memory", lambda r: split(r, s.sequences, s.keys), split_ledger),
-        Workload(f"split-KV decode, {one}", "memory", lambda r: split(r, 1, s.long_keys), split_ledger),
+        Workload(f"split-KV decode, {one}", "memory", lambda r: split(r, 1, s.long_keys), split_ledger, "long decode"),
         Workload(
             f"flash prefill, {s.prompt} tokens", "matrix", lambda r: prefill(r, s.prompt, form="mma"),
             planned(closed_form.flash), "prefill",

@@ -32,9 +32,11 @@ def table(rows: list[GateRow]) -> str:
 
 def main(words: list[str] | None = None) -> int:
     """0: no remark, all compiled, nothing spilled. 1: otherwise. 2: the compiler is not installed."""
-    parser = argparse.ArgumentParser(prog="python -m gpu.gates", description=__doc__)
-    parser.add_argument("--arch", nargs="*", default=list(ARCHITECTURES), help="architectures (default: all five)")
-    parser.add_argument("--dtype", nargs="*", default=list(DTYPES), help="types (default: all three)")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu.gates", description="Lint the kernels, compile them and print what they take."
+    )
+    for option, known in (("--arch", ARCHITECTURES), ("--dtype", DTYPES)):
+        parser.add_argument(option, nargs="+", choices=known, default=list(known), help="some of them (default: all)")
     chosen = parser.parse_args(words)
     remarks = lint_folder(KERNELS)
     for remark in remarks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +163,64 @@ def test_a_failure_sets_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(build("crosscheck"), ["crosscheck", "--op", "rope", "--runtime", "emulator"])
     assert result.exit_code == 1
     assert "4 cases do not agree" in result.output  # not those of bfloat16, whose roundings are as large
+
+
+def test_a_fault_that_shows_late_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU tells of a fault when its answer is fetched: the other cases go on all the same."""
+
+    def late(array: np.ndarray) -> np.ndarray:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr("gpu.crosscheck.judge.host", late)
+    report = crosscheck(("flash",), runtime="emulator")
+    assert len(report.cases) > 1
+    assert all("illegal memory access" in (case.finding or "") for case in report.cases)
+
+
+def test_answers_that_are_no_numbers_make_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu.crosscheck import problem
+
+    honest = problem.REFERENCE["rope"]
+
+    def broken(*args, **keys):  # type: ignore[no-untyped-def]
+        result = honest(*args, **keys)
+        return result._replace(out=result.out * np.array(np.nan, result.out.dtype))
+
+    monkeypatch.setitem(problem.REFERENCE, "rope", broken)
+    report = crosscheck(("rope",), runtime="emulator")
+    assert report.summary()[0]["largest_error"] == np.inf
+    (row,) = json.loads(report.to_json(), parse_constant=pytest.fail)["ops"]
+    assert row["largest_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--json", "nowhere/x.json", "there is no folder 'nowhere'"),
+        ("--markdown", "nowhere/x.md", "there is no folder 'nowhere'"),
+        ("--chart", "nowhere/x.svg", "there is no folder 'nowhere'"),
+        ("--chart", "chart.txt", "must end in one of .svg, .png, .pdf"),
+    ],
+)
+def test_files_that_can_t_be_written_are_refused_before_the_cases(
+    option: str, value: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpu.crosscheck.run_case", None)
+    result = CliRunner().invoke(build("crosscheck"), ["crosscheck", option, value])
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_narrow_terminal_cuts_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    words = ["crosscheck", "--op", "rope", "--op", "rope", "--runtime", "emulator", "--bytes"]
+    shown = CliRunner().invoke(build("crosscheck"), words).output
+    assert "6 cases at level quick" in " ".join(shown.split())  # each op once
+    (row,) = (line.split() for line in shown.splitlines() if line.split()[:2] == ["rope", "x"])
+    assert row[2] == "read"
+    assert row[3] == row[4] == row[5]
+    assert "…" not in shown.split("own count")[1]
 
 
 def test_ops_are_all_there() -> None:

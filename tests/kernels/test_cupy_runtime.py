@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpu.cupy_runtime import CompileError, CupyRuntime, LaunchFailed, explain
+from gpu.cupy_runtime import CompileError, CupyRuntime, LaunchFailed, explain, log_of
 
 
 class DriverError(Exception):
@@ -94,6 +94,8 @@ def test_refusals_are_explained(runtime: CupyRuntime) -> None:
     with pytest.raises(CompileError, match="expected a ';'"):
         runtime.module("an error").compile()  # type: ignore[attr-defined]
     assert explain("something else") == "something else"
+    assert log_of(CompileFailure("line 1: no")) == "line 1: no"
+    assert "headers: set CUDA_PATH" in log_of(CompileFailure('could not open source file "cuda_bf16.h"'))
 
 
 def test_times_are_the_device_s(runtime: CupyRuntime) -> None:
@@ -118,6 +120,23 @@ def test_without_cupy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RuntimeError, match=r"pip install 'refsim\[gpu\]'"):
         CupyRuntime()
+
+
+def test_what_a_gpu_lacks_is_said(runtime: CupyRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu import runtime as runtimes
+
+    def refuse() -> int:
+        raise DriverError("no driver")
+
+    monkeypatch.setattr(runtimes.importlib.util, "find_spec", lambda _: object())
+    for count, says in ((lambda: 1, ""), (lambda: 0, "CuPy finds no GPU"), (refuse, "DriverError: no driver")):
+        monkeypatch.setattr(runtime.cupy.cuda.runtime, "getDeviceCount", count, raising=False)
+        assert says in runtimes.why_no_gpu()
+        assert runtimes.gpu_present() == (says == "")
+    with pytest.raises(RuntimeError, match=r"needs CuPy and a GPU: CuPy is installed and can't be used: .*no driver"):
+        runtimes.get("cupy")
+    monkeypatch.setattr(runtimes.importlib.util, "find_spec", lambda _: None)
+    assert "CuPy is not installed (pip install 'refsim[gpu]'" in runtimes.why_no_gpu()
 
 
 def test_a_changed_header_is_another_kernel(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from gpu.device_report import DeviceReport, draw, find_device
+from gpu.device_report import DeviceReport, device_report, draw, find_device
 from gpu.device_report.__main__ import main
-from gpu.device_report.measure import Timing, measure, predict
+from gpu.device_report.measure import Timing, measure, predict, rivals, wall_seconds
 from gpu.device_report.report import microseconds
-from gpu.device_report.rivals import Missing, sdpa
+from gpu.device_report.rivals import RIVALS, Missing, sdpa
 from gpu.device_report.workloads import FULL, SMOKE, workloads
 from gpu.runtime import EmulatorRuntime
 from refsim.cost import devices
@@ -67,13 +71,95 @@ def test_the_workloads_of_serving_are_as_stated() -> None:
 
 
 def test_what_fails_is_a_line_not_the_end() -> None:
-    from dataclasses import replace
-
     def refuse(_: object) -> None:
         raise MemoryError("too large")
 
     timing = measure(replace(workloads(SMOKE)[0], prepare=refuse), EmulatorRuntime(), SMOKE, None)  # type: ignore[arg-type]
     assert timing.skipped == "MemoryError: too large"
+
+
+def test_a_compiler_s_log_stays_out_of_the_table() -> None:
+    failed = Timing("decode", "memory", skipped="CompileError: a | b\nline 2\nline 3")
+    table = DeviceReport({}, None, None, (failed,), (), 1.0).to_markdown()
+    assert "| decode | skipped: CompileError: a \\| b |||||| \n" in table
+    assert "line 2" not in table
+
+
+def test_each_kernel_of_a_call_has_its_share_of_the_copy() -> None:
+    split = Timing(
+        "split", "memory", nbytes=2_200_000, median_s=1e-3, kernels_s={"split_kv": 1e-3, "reduce": 1e-4},
+        kernels_nbytes={"split_kv": 2_000_000, "reduce": 200_000},
+    )  # fmt: skip
+    table = DeviceReport({}, None, 4e9, (split,), (), 1.0).to_markdown()
+    assert "split_kv: 1,000 us (50% of copy); reduce: 100 us (50% of copy)" in table
+    workload = workloads(SMOKE)[1]
+    timing = measure(workload, EmulatorRuntime(), SMOKE, None, repeats=1)
+    assert list(timing.kernels_s) == list(timing.kernels_nbytes) == ["split_kv", "reduce"]
+    assert sum(timing.kernels_nbytes.values()) == timing.nbytes
+
+
+def test_calls_judged_by_bytes_find_a_cold_cache() -> None:
+    class OnAGpu(EmulatorRuntime):
+        flushed: ClassVar[list[bool]] = []
+
+        def seconds(self, run: Callable[[], object], *, repeats: int, flush: Any = None) -> list[float]:
+            self.flushed.append(flush is not None and flush.nbytes > 100 * 2**20)  # an H200's L2 has 50 MiB
+            return wall_seconds(run, repeats=repeats)
+
+    runtime = OnAGpu()
+    decode, prefill = workloads(SMOKE)[0], workloads(SMOKE)[3]
+    assert (decode.kind, prefill.kind) == ("memory", "matrix")
+    prepared = {workload.name: workload.prepare(EmulatorRuntime()) for workload in (decode, prefill)}
+    runtime.name = "cupy"
+    for workload in (decode, prefill):
+        measure(replace(workload, prepare=lambda _, w=workload: prepared[w.name]), runtime, SMOKE, None, repeats=1)  # type: ignore[misc]
+    assert runtime.flushed == [True, False]
+
+
+def test_a_copy_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr("gpu.device_report.copy_bandwidth", refuse)
+    monkeypatch.setattr("gpu.device_report.OPS", ("rope",))
+    report = device_report("emulator", budget_s=0)
+    assert report.copy_bytes_per_s is None
+    assert "the copy: MemoryError: too large" in report.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("NVIDIA A100 80GB PCIe", "A100-80-PCIe"),
+        ("NVIDIA RTX A6000", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA T400", None),
+    ],
+)
+def test_devices_are_known_by_their_own_names(gpu: str, known: str | None) -> None:
+    runtime = EmulatorRuntime()
+    runtime.device_name = gpu  # type: ignore[attr-defined]
+    found, skipped = find_device(runtime, None)
+    assert found == (None if known is None else devices.get(known))
+    assert bool(skipped) == (known is None)
+
+
+def test_every_rival_is_asked_for_and_says_why_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for workload in workloads(SMOKE):
+        found, notes = rivals(workload, SMOKE)
+        assert found == {}
+        assert len(notes) == len(RIVALS.get(workload.rival or "", ()))
+        assert all("skipped: PyTorch is not usable" in note for note in notes)
+    with_rivals = {workload.rival for workload in workloads(SMOKE)} - {None}
+    assert with_rivals == set(RIVALS)
 
 
 def test_predictions_need_a_known_device() -> None:
@@ -107,3 +193,22 @@ def test_the_command_rehearses_without_a_gpu(
     assert "the budget of 0 s was used up" in said
     assert json.loads((tmp_path / "report.json").read_text())["correctness"]["ok"]
     assert (tmp_path / "predicted-measured.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--level", "fast"], "choose from"),
+        (["--runtime", "cpu"], "no runtime 'cpu'"),
+        (["--device", "H999"], "no device is named 'H999'"),
+        (["--out", __file__], "File exists"),
+    ],
+)
+def test_what_would_fail_at_the_end_fails_at_the_start(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu.device_report.__main__.device_report", None)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

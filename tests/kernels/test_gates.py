@@ -93,6 +93,14 @@ def test_decode_has_enough_in_flight_for_an_h200() -> None:
     assert in_flight_nbytes(held.blocks, 64, 128, 2) > needed_nbytes(4.8e12, 800e-9, 132)
 
 
+@pytest.mark.parametrize("words", [["--arch", "sm_1"], ["--dtype", "float64"], ["--dtype"]])
+def test_a_gate_for_nothing_is_no_pass(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
 def test_a_spill_is_no_pass() -> None:
     assert GateRow("flash", "float32", "sm_90", 64, registers=255).ok
     assert not GateRow("flash", "float32", "sm_90", 64, registers=255, spill_nbytes=8).ok
