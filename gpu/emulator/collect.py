@@ -33,7 +33,11 @@ def printed(control: native.Launch) -> str:
         block, nbytes = struct.unpack_from("<II", data, at)
         messages.append((block, data[at + 8 : at + 8 + nbytes].decode(errors="replace")))
         at += 8 + nbytes
-    return "".join(text for _, text in sorted(messages, key=lambda m: m[0]))
+    text = "".join(text for _, text in sorted(messages, key=lambda m: m[0]))
+    if control.printed_nbytes > control.print_capacity:
+        lost = control.printed_nbytes - control.print_capacity
+        text += f"\n[the emulator keeps {control.print_capacity:,} bytes of device printf; {lost:,} more are lost]\n"
+    return text
 
 
 def index3(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:

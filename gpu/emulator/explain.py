@@ -90,8 +90,11 @@ def _what(running: Running, namer: Namer, raw: native.Report, where: str, other:
     check, direction = native.CHECKS[raw.check], native.DIRECTIONS[raw.direction]
     detail = raw.detail.decode(errors="replace")
     if check == "race":
-        past = PAST[native.DIRECTIONS[raw.other_direction]]
-        return f"{VERB[direction]} {where}, which {other} {past}"
+        both = {direction, native.DIRECTIONS[raw.other_direction]}
+        hint = (
+            "; a value that others update atomically is read by atomicAdd(p, 0)" if both == {"read", "atomic"} else ""
+        )
+        return f"{VERB[direction]} {where}, which {other} {PAST[native.DIRECTIONS[raw.other_direction]]}{hint}"
     if check == "uninitialised":
         return f"reads {where}, {detail or 'which nobody has written'}"
     if check == "const_write":

@@ -61,12 +61,16 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What a launch leaves behind."""
+    """What a launch leaves behind; printed, a table of what it moved and what the checks reported."""
 
     trace: Trace | None
     reports: list[Report]
     seconds: float
     resumes: int
+
+    def __str__(self) -> str:
+        moved = "compiled untraced: nothing was counted" if self.trace is None else str(self.trace)
+        return "\n".join([moved, *map(str, self.reports), f"{1000 * self.seconds:.1f} ms on the emulator"])
 
 
 def _cores() -> int:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 SECTOR_NBYTES = 32
+DIRECTIONS = ("read", "write", "atomic")
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ class Trace:
     block: tuple[int, int, int]
     tensors: dict[str, TensorTraffic]
     shared: TensorTraffic
-    sites: tuple[Site, ...]
+    sites: tuple[Site, ...] = field(repr=False)
     place: Callable[[int], tuple[int, str]] = field(repr=False, compare=False)
-    accesses: tuple[WarpAccess, ...] = ()
-    barriers: tuple[BarrierEvent, ...] = ()
-    heat: dict[str, np.ndarray] = field(default_factory=dict)
+    accesses: tuple[WarpAccess, ...] = field(default=(), repr=False)
+    barriers: tuple[BarrierEvent, ...] = field(default=(), repr=False)
+    heat: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     printed: str = ""
 
     @cached_property
@@ -143,11 +144,15 @@ class Trace:
         ------
         KeyError
             No array argument has that name.
+        ValueError
+            No such direction.
         """
+        if direction not in (None, *DIRECTIONS):
+            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)} or None, got {direction!r}")
         if tensor is not None and tensor not in self.tensors:
             raise KeyError(f"no tensor {tensor!r}; this launch had {', '.join(self.tensors) or 'none'}")
         chosen: Iterable[TensorTraffic] = self.tensors.values() if tensor is None else [self.tensors[tensor]]
-        directions = ("read", "write", "atomic") if direction is None else (direction,)
+        directions = DIRECTIONS if direction is None else (direction,)
         return sum(getattr(t, d).nbytes for t in chosen for d in directions)
 
     def by_line(self, tensor: str | None = None) -> dict[int, Traffic]:

@@ -236,6 +236,33 @@ extern "C" __global__ void k(int n) {
     assert kernel.trace.printed == expected
 
 
+def test_printf_beyond_what_is_kept_is_told(capsys):
+    code = r"""
+extern "C" __global__ void k(int n) {
+    for (int i = 0; i < n; i++) printf("%05d 456789012345678901234567890123456789012\n", i);
+}"""
+    kernel = RawKernel(code, "k")
+    kernel(1, 1, (np.int32(30_000),))
+    said = capsys.readouterr().out
+    each = len("00000 456789012345678901234567890123456789012\n") + 8  # with the head of a message
+    assert said.endswith(f"keeps 1,048,576 bytes of device printf; {30_000 * each - 2**20:,} more are lost]\n")
+    assert said.count("456789012345678901234567890123456789012") == 2**20 // each
+    assert said == kernel.trace.printed
+
+
+def test_an_outcome_is_read_at_a_glance(add):
+    x, y = arrays()
+    outcome = emulator.run(add, 1, 16, (x, y, np.float32(1), 16, True), checks="report")
+    said = str(outcome).splitlines()
+    assert said[: len(str(outcome.trace).splitlines())] == str(outcome.trace).splitlines()
+    assert [line for line in said if line.startswith("out of bounds in kernel `add`")]
+    assert said[-1].endswith(" ms on the emulator")
+    untraced = emulator.run(ADD, 1, 8, (x, y, np.float32(1), 8, True), name="add", traced=False)
+    assert str(untraced).startswith("compiled untraced: nothing was counted\n")
+    with pytest.raises(ValueError, match="direction must be one of read, write, atomic or None, got 'load'"):
+        outcome.trace.nbytes("x", "load")
+
+
 def test_untraced_kernels_give_values_and_no_trace():
     x, y = arrays()
     kernel = RawKernel(ADD, "add", traced=False)

@@ -226,6 +226,41 @@ extern "C" __global__ void k(unsigned* u, float* f) {
     np.testing.assert_array_equal(f, np.array([0.25, 0.25, 1, 7, 2, 2, 1, 0.125], np.float32))
 
 
+def test_integer_intrinsics_with_a_carry():
+    code = r"""
+extern "C" __global__ void k(unsigned* u, int* i, int least, int most, unsigned all) {
+    u[0] = __funnelshift_lc(1u, 2u, 32); u[1] = __funnelshift_rc(1u, 2u, 40); u[2] = __funnelshift_lc(1u << 31, 2u, 1);
+    u[3] = __sad(least, most, 5u); u[4] = __usad(3u, 10u, 1u); u[5] = __uhadd(all, all); u[6] = __urhadd(all, 0u);
+    i[0] = __hadd(most, most); i[1] = __rhadd(most, most - 1); i[2] = __hadd(-3, 0); i[3] = __rhadd(-3, 0);
+}"""
+    u, i, info = np.zeros(7, np.uint32), np.zeros(4, np.int32), np.iinfo(np.int32)
+    RawKernel(code, "k")(1, 1, (u, i, np.int32(info.min), np.int32(info.max), np.uint32(2**32 - 1)))
+    assert list(u) == [1, 2, 5, 4, 8, 2**32 - 1, 2**31]  # 2**32 - 1 + 5, modulo 2**32
+    assert list(i) == [info.max, info.max, -2, -1]
+
+
+def test_conversions_to_integers_saturate():
+    """A device clamps and makes NaN 0; a host's own casts do neither."""
+    code = r"""
+#include <cuda_fp16.h>
+extern "C" __global__ void k(const float* x, int* i, unsigned* u, long long* l, int* d, int* h) {
+    int t = threadIdx.x;
+    i[t] = __float2int_rn(x[t]); u[t] = __float2uint_rz(x[t]); l[t] = __float2ll_rn(x[t]); d[t] = __double2int_rn(x[t]);
+    h[t] = __half2int_rz(__float2half(x[t]));
+}"""
+    x = np.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, -1.5, 2.5, 16777217], np.float32)
+    i, u, d, h = (np.zeros(10, dtype) for dtype in (np.int32, np.uint32, np.int32, np.int32))
+    wide = np.zeros(10, np.int64)
+    RawKernel(code, "k")(1, 10, (x, i, u, wide, d, h))
+    least, most = -(2**31), 2**31 - 1
+    assert list(i) == [0, most, least, most, least, most, most, -2, 2, 16777216]
+    assert list(d) == [least, *i[1:]]
+    assert list(h) == [0, most, least, most, least, most, most, -1, 2, most]  # beyond 65504, a half is infinite
+    assert list(u) == [0, 2**32 - 1, 0, 2**31, 0, 2**32 - 1, 2**32 - 1, 0, 2, 16777216]
+    top = 2**63
+    assert list(wide) == [-top, top - 1, -top, 2**31, -(2**31), 2**32, top - 1, -2, 2, 16777216]
+
+
 def test_fast_exponential_is_good_to_float32():
     code = 'extern "C" __global__ void k(const float* x, float* y) { y[threadIdx.x] = __expf(x[threadIdx.x]); }'
     x = np.linspace(-20, 0, 256, dtype=np.float32)

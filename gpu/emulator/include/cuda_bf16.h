@@ -24,7 +24,7 @@ REFSIM_INLINE __nv_bfloat162 __high2bfloat162(__nv_bfloat162 h) { return {h.y, h
 REFSIM_INLINE unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.__x; }
 REFSIM_INLINE __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return __nv_bfloat16(__nv_bfloat16_raw{x}); }
 REFSIM_INLINE __nv_bfloat16 __int2bfloat16_rn(int i) { return __nv_bfloat16(i); }
-REFSIM_INLINE int __bfloat162int_rn(__nv_bfloat16 h) { return (int)nearbyintf(h); }
+REFSIM_INLINE int __bfloat162int_rn(__nv_bfloat16 h) { return refsim::saturated<int>(nearbyintf(h)); }
 REFSIM_INLINE __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x, b.x}; }
 REFSIM_INLINE __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.y, b.y}; }
 REFSIM_INLINE short __bfloat16_as_short(__nv_bfloat16 h) { return (short)h.__x; }

@@ -31,14 +31,14 @@ REFSIM_INLINE __half __ushort_as_half(unsigned short x) { return __half(__half_r
 REFSIM_INLINE __half __short_as_half(short x) { return __half(__half_raw{(unsigned short)x}); }
 REFSIM_INLINE __half __int2half_rn(int i) { return __half(i); }
 REFSIM_INLINE __half __uint2half_rn(unsigned i) { return __half(i); }
-REFSIM_INLINE int __half2int_rn(__half h) { return (int)nearbyintf(h); }
-REFSIM_INLINE int __half2int_rz(__half h) { return (int)(float)h; }
+REFSIM_INLINE int __half2int_rn(__half h) { return refsim::saturated<int>(nearbyintf(h)); }
+REFSIM_INLINE int __half2int_rz(__half h) { return refsim::saturated<int>((float)h); }
 REFSIM_INLINE int __hisinf(__half h) { return (h.__x & 0x7fff) == 0x7c00 ? (h.__x >> 15 ? -1 : 1) : 0; }
 REFSIM_INLINE __half2 __lows2half2(__half2 a, __half2 b) { return {a.x, b.x}; }
 REFSIM_INLINE __half2 __highs2half2(__half2 a, __half2 b) { return {a.y, b.y}; }
 REFSIM_INLINE __half __short2half_rn(short i) { return __half((int)i); }
 REFSIM_INLINE short __half2short_rn(__half h) { return (short)nearbyintf(h); }
-REFSIM_INLINE unsigned __half2uint_rn(__half h) { return (unsigned)nearbyintf(h); }
+REFSIM_INLINE unsigned __half2uint_rn(__half h) { return refsim::saturated<unsigned>(nearbyintf(h)); }
 #define CUDART_INF_FP16 __ushort_as_half((unsigned short)0x7c00)
 #define CUDART_NAN_FP16 __ushort_as_half((unsigned short)0x7fff)
 #define CUDART_ZERO_FP16 __ushort_as_half((unsigned short)0)

@@ -84,6 +84,18 @@ REFSIM_INLINE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) 
 REFSIM_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> (n & 31));
 }
+REFSIM_INLINE unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned n) {
+    return n < 32 ? __funnelshift_l(low, high, n) : low;
+}
+REFSIM_INLINE unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned n) {
+    return n < 32 ? __funnelshift_r(low, high, n) : high;
+}
+REFSIM_INLINE unsigned __sad(int a, int b, unsigned c) { return (a < b ? (unsigned)b - a : (unsigned)a - b) + c; }
+REFSIM_INLINE unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
+REFSIM_INLINE int __hadd(int a, int b) { return (int)(((long long)a + b) >> 1); }
+REFSIM_INLINE int __rhadd(int a, int b) { return (int)(((long long)a + b + 1) >> 1); }
+REFSIM_INLINE unsigned __uhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b) >> 1); }
+REFSIM_INLINE unsigned __urhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b + 1) >> 1); }
 REFSIM_INLINE int __mul24(int a, int b) { return (int)((long long)(a << 8 >> 8) * (b << 8 >> 8)); }
 REFSIM_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 REFSIM_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
@@ -98,15 +110,26 @@ REFSIM_INLINE float __int_as_float(int x) { float r; __builtin_memcpy(&r, &x, 4)
 REFSIM_INLINE float __uint_as_float(unsigned x) { float r; __builtin_memcpy(&r, &x, 4); return r; }
 REFSIM_INLINE long long __double_as_longlong(double x) { long long r; __builtin_memcpy(&r, &x, 8); return r; }
 REFSIM_INLINE double __longlong_as_double(long long x) { double r; __builtin_memcpy(&r, &x, 8); return r; }
-REFSIM_INLINE int __float2int_rn(float x) { return (int)nearbyintf(x); }
-REFSIM_INLINE int __float2int_rz(float x) { return (int)x; }
-REFSIM_INLINE int __float2int_rd(float x) { return (int)floorf(x); }
-REFSIM_INLINE int __float2int_ru(float x) { return (int)ceilf(x); }
-REFSIM_INLINE unsigned __float2uint_rn(float x) { return (unsigned)nearbyintf(x); }
-REFSIM_INLINE unsigned __float2uint_rz(float x) { return (unsigned)x; }
-REFSIM_INLINE long long __float2ll_rn(float x) { return (long long)nearbyintf(x); }
+// To an integer as a device converts: what doesn't fit becomes the nearest that does, NaN is 0 (or, where 64 bits come in
+// or go out, the top bit alone).
+namespace refsim {
+template <class I, class F> REFSIM_INLINE I saturated(F x) {
+    constexpr I top_bit = (I)(1ull << (8 * sizeof(I) - 1));
+    constexpr I least = std::is_signed<I>::value ? top_bit : 0, most = (I)~least;
+    constexpr F beyond = (F)(most / 2 + 1) * 2;
+    if (x != x) return sizeof(I) == 8 || sizeof(F) == 8 ? top_bit : 0;
+    return x >= beyond ? most : x < (F)least ? least : (I)x;
+}
+}  // namespace refsim
+REFSIM_INLINE int __float2int_rn(float x) { return refsim::saturated<int>(nearbyintf(x)); }
+REFSIM_INLINE int __float2int_rz(float x) { return refsim::saturated<int>(x); }
+REFSIM_INLINE int __float2int_rd(float x) { return refsim::saturated<int>(floorf(x)); }
+REFSIM_INLINE int __float2int_ru(float x) { return refsim::saturated<int>(ceilf(x)); }
+REFSIM_INLINE unsigned __float2uint_rn(float x) { return refsim::saturated<unsigned>(nearbyintf(x)); }
+REFSIM_INLINE unsigned __float2uint_rz(float x) { return refsim::saturated<unsigned>(x); }
+REFSIM_INLINE long long __float2ll_rn(float x) { return refsim::saturated<long long>(nearbyintf(x)); }
 REFSIM_INLINE float __ll2float_rn(long long x) { return (float)x; }
-REFSIM_INLINE int __double2int_rn(double x) { return (int)nearbyint(x); }
+REFSIM_INLINE int __double2int_rn(double x) { return refsim::saturated<int>(nearbyint(x)); }
 REFSIM_INLINE float __int2float_rn(int x) { return (float)x; }
 REFSIM_INLINE float __uint2float_rn(unsigned x) { return (float)x; }
 REFSIM_INLINE float __double2float_rn(double x) { return (float)x; }
