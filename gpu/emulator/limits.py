@@ -13,6 +13,7 @@ from gpu.emulator.loaded import Entry, Loaded
 
 MAX_THREADS = 1024
 STATIC_SHARED_NBYTES = 48 * 1024
+CONSTANT_NBYTES = 64 * 1024
 
 
 class LaunchError(ValueError):
@@ -90,6 +91,9 @@ def check_limits(
             f"kernel `{entry.name}`: __launch_bounds__({entry.bounds}, {entry.min_blocks}) asks for "
             f"{entry.bounds * entry.min_blocks} resident threads; a multiprocessor holds 2048"
         )
+    constants = sum(symbol.nbytes for symbol in loaded.constants)
+    if constants > CONSTANT_NBYTES:
+        raise LaunchError(f"the module's __constant__ variables take {constants} bytes; there are {CONSTANT_NBYTES}")
     static = loaded.shared_of(entry)
     if static > STATIC_SHARED_NBYTES:
         raise LaunchError(

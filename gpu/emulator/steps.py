@@ -176,15 +176,23 @@ def steps(
     >>> y
     array([3., 2., 1., 0.], dtype=float32)
     """
+    if not isinstance(kernel, Function):
+        raise TypeError(f"kernel must be a RawKernel or module.get_function(name), got {type(kernel).__name__}")
     source = kernel.module
     text, names = with_watch(source.code, watch or {})
     built = build(text, source.options, name_expressions=source.name_expressions, compiler=source.compiler)
     loaded = load(built, text=source.code)
     shape = dimensions("grid", grid), dimensions("block", block)
-    where = dimensions("stop", [s + 1 for s in stop])
-    number = (where[0] - 1) + shape[0][0] * ((where[1] - 1) + shape[0][1] * (where[2] - 1))
-    if any(w > g for w, g in zip(where, shape[0], strict=True)):
-        raise ValueError(f"block {tuple(stop)} is not in a grid of {shape[0]}")
+    number = _block_number(stop, shape[0])
     limit = max(STATIC_SHARED_NBYTES, kernel.max_dynamic_shared_size_bytes)
     chosen = Settings(kernel.checks if checks is None else modes(checks), shared_limit=limit, step_block=number)
     return Steps(Running(loaded, loaded.entries[kernel.name], *shape, args, dynamic_nbytes(shared_mem), chosen), names)
+
+
+def _block_number(stop: Sequence[int], grid: tuple[int, int, int]) -> int:
+    """A block by its index, as blocks are counted. Raises ValueError for one that the grid doesn't have."""
+    index = tuple(stop) if isinstance(stop, Sequence) else (stop,)
+    index += (0,) * (3 - len(index))
+    if len(index) > 3 or not all(isinstance(i, int) and 0 <= i < size for i, size in zip(index, grid, strict=True)):
+        raise ValueError(f"stop must be a block of a grid of {grid}, such as (0, 0, 0); got {stop!r}")
+    return index[0] + grid[0] * (index[1] + grid[1] * index[2])

@@ -164,6 +164,11 @@ extern "C" __global__ void k(float* y) {
     kernel(1, 64, (np.zeros(64, np.float32),))
     with pytest.raises(LaunchError, match="at most 64 threads"):
         kernel(1, 65, (np.zeros(65, np.float32),))
+    table = """__constant__ float c[16385];
+extern "C" __global__ void k(float* y) { y[threadIdx.x] = c[threadIdx.x]; }"""
+    with pytest.raises(LaunchError, match="__constant__ variables take 65540 bytes; there are 65536"):
+        RawKernel(table, "k")(1, 4, (np.zeros(4, np.float32),))
+    RawKernel(table.replace("16385", "16384"), "k")(1, 4, (np.zeros(4, np.float32),))
     greedy = 'extern "C" __global__ void __launch_bounds__(1024, 3) k(float* y) { y[threadIdx.x] = 1; }'
     with pytest.raises(LaunchError, match="3072 resident threads"):
         RawKernel(greedy, "k")(1, 64, (np.zeros(64, np.float32),))

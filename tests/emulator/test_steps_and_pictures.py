@@ -80,8 +80,11 @@ def test_a_walk_may_be_left(stepped):
     for _ in emulator.steps(kernel, 2, 8, (x, y), shared_mem=32):
         break
     assert not y.any()
-    with pytest.raises(ValueError, match="not in a grid"):
-        emulator.steps(kernel, 2, 8, (x, y), shared_mem=32, stop=(2, 0, 0))
+    for stop in ((2, 0, 0), (0, 1, 0), (-1, 0, 0), (0, 0, 0, 0), 5, (1.0, 0, 0)):
+        with pytest.raises(ValueError, match=r"a block of a grid of \(2, 1, 1\), such as \(0, 0, 0\); got"):
+            emulator.steps(kernel, 2, 8, (x, y), shared_mem=32, stop=stop)
+    with pytest.raises(TypeError, match=r"kernel must be a RawKernel or module\.get_function\(name\), got str"):
+        emulator.steps("text", 2, 8, (x, y))
 
 
 def test_a_walk_ends_in_the_error_that_stops_the_kernel():
