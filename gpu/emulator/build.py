@@ -14,7 +14,15 @@ from gpu.emulator import native
 from gpu.emulator.cache import HEADERS, RUNTIME, cache_folder, compile_whole, digest, is_whole, own_digest
 from gpu.emulator.messages import TABLE, readable
 from gpu.emulator.options import as_text, host_options
-from gpu.emulator.source import HOST_HEADERS, KernelText, SourceError, find_constants, find_kernels, rewrite
+from gpu.emulator.source import (
+    HOST_HEADERS,
+    KernelText,
+    SourceError,
+    find_constants,
+    find_kernels,
+    rewrite,
+    without_comments,
+)
 from gpu.emulator.toolchain import Compiler, find_compiler
 
 DYNAMIC_SHARED_NBYTES = 232_448  # the most that any GPU so far gives a block: 227 KiB
@@ -111,6 +119,26 @@ def _own_headers(texts: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if (HEADERS / name).exists() and name != "assert.h"]
 
 
+def _mark(number: int) -> str:
+    """A macro that is defined where the kernel of that number isn't compiled out."""
+    return f"REFSIM_HAS_{number}"
+
+
+def _marked(body: str, names: Sequence[str], kernels: dict[str, KernelText]) -> str:
+    """The body with a mark at each kernel that stands between #if and #endif; every line keeps its number."""
+    lines = body.split("\n")
+    marks = {i: kernels[name].conditional for i, name in enumerate(names) if name in kernels}
+    if not any(marks.values()):
+        return body
+    for number, line in enumerate(without_comments(body).split("\n"), 1):
+        if re.match(r"\s*#\s*(?:else|elif|endif)\b", line) and not line.rstrip().endswith("\\"):
+            lines[number - 1] += f'\n#line {number + 1} "kernel.cu"'  # a mark before it may have been skipped or not
+    for i, at in marks.items():
+        for number in at:
+            lines[number - 1] = f'#define {_mark(i)}\n#line {number} "kernel.cu"\n{lines[number - 1]}'
+    return "\n".join(lines)
+
+
 def _unit(
     text: str, names: Sequence[str], kernels: dict[str, KernelText], before: Sequence[str], *, dynamic: bool
 ) -> str:
@@ -125,7 +153,8 @@ def _unit(
     for i, name in enumerate(names):
         kernel = kernels.get(re.split(r"[<:]", name)[0].strip())
         quoted = name.replace('"', '\\"')
-        lines.append(f'REFSIM_KERNEL({i}, "{quoted}", {_bounds(kernel)}, {name})')
+        row = f'REFSIM_KERNEL({i}, "{quoted}", {_bounds(kernel)}, {name})'
+        lines += [f"#ifdef {_mark(i)}", row, "#endif"] if kernel and kernel.conditional else [row]
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +198,7 @@ def build(
     dynamic = dynamic or any(rewrite(t)[1] for t in texts)
     before = [f"#include <{name}>" for name in _own_headers([text, *texts])]
     before += [*macros, "#include <assert.h>"]  # which heeds NDEBUG
-    unit = _unit(body, names, kernels, before, dynamic=dynamic)
+    unit = _unit(_marked(body, names, kernels), names, kernels, before, dynamic=dynamic)
     flags = [*tool.kernel_flags(traced=traced), *(o for o in host if o.startswith(("-I", "-std")))]
     runtime = build_runtime(tool)
     key = digest(unit, *flags, str(runtime), *(part for n, h in headers.items() for part in (n, str(h.path), h.text)))

@@ -13,6 +13,7 @@ from gpu.emulator.limits import STATIC_SHARED_NBYTES, dimensions, dynamic_nbytes
 from gpu.emulator.loaded import Entry, Loaded, load
 from gpu.emulator.options import words
 from gpu.emulator.report import Report
+from gpu.emulator.source import made_by_macro
 from gpu.emulator.trace import Trace
 
 Size = int | Sequence[int]
@@ -171,6 +172,8 @@ class RawModule:
             why = (
                 f"`{name}` is a template: name an instance in name_expressions"
                 if text and text.template
+                else f"the text's #if compiles `{name}` out"
+                if name in self._built.names
                 else f'`{name}` has a C++ name: write extern "C" before it, or use name_expressions'
                 if text
                 else f"the module has {', '.join(loaded.entries)}"
@@ -212,6 +215,8 @@ class RawKernel(Function):
     """
 
     def __init__(self, code: str, name: str, options: Sequence[str] = (), backend: str = "nvrtc", **rest: Any) -> None:
+        if isinstance(code, str) and made_by_macro(code, name):
+            rest["name_expressions"] = [name]
         super().__init__(RawModule(code, options=options, backend=backend, **rest), name)
 
     def compile(self, log_stream: object = None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from gpu.emulator import native
 from gpu.emulator.build import Module
 from gpu.emulator.elf import Elf, Symbol
+from gpu.emulator.source import SourceError
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,11 @@ class Loaded:
         self.library = ctypes.CDLL(str(module.path))
         self.elf = Elf(module.path)
         symbols = self.elf.variables()
-        table = ctypes.addressof(native.KernelInfo.in_dll(self.library, "refsim_kernel_0"))
-        self.base = table - self._offset_of("refsim_kernel_0")
+        there = [i for i in range(len(module.names)) if self.elf.address_of(f"refsim_kernel_{i}") is not None]
+        if not there:
+            raise SourceError(f"all kernels of the text are compiled out by its #if: {', '.join(module.names)}")
+        first = f"refsim_kernel_{there[0]}"
+        self.base = ctypes.addressof(native.KernelInfo.in_dll(self.library, first)) - self._offset_of(first)
         self.end = self.base + self.elf.image_nbytes
         self.dynamic = next((s for s in symbols if s.name == "refsim_dynamic_shared"), None)
         self.shared = [s for s in symbols if s.local_static]
@@ -52,7 +56,7 @@ class Loaded:
         constants = set(module.constants)
         self.constants = [s for s in named if s.short in constants]
         self.devices = [s for s in named if s.short not in constants]
-        self.entries = {e.name: e for e in (self._entry(i) for i in range(len(module.names)))}
+        self.entries = {e.name: e for e in map(self._entry, there)}
 
     def _offset_of(self, name: str) -> int:
         address = self.elf.address_of(name)

@@ -40,6 +40,8 @@ def readable(errors: str, unit: str) -> str:
         elif (message := _of_the_table(table, file, int(number), kind, words)) not in kept:
             kept.append(message)
         context = []
+    if "overloaded function" in errors and not any("error: " in line for line in kept):
+        kept = ["error: a name of several functions is no kernel's: make one of them a template, or rename it"]
     shown = "\n".join(filter(None, kept)) if any("error: " in line for line in kept) else errors
     return shown.replace(f"{HEADERS}/", "")
 

@@ -29,6 +29,7 @@ class KernelText:
     extern_c: bool
     bounds: tuple[str, ...]  # the arguments of __launch_bounds__
     line: int
+    conditional: tuple[int, ...] = ()  # its lines, where all are between #if and #endif: it may be compiled out
 
 
 def without_comments(text: str) -> str:
@@ -75,6 +76,23 @@ def _parameter_name(declaration: str, position: int) -> str:
     return words[-1] if len(words) > 1 else f"arg{position}"
 
 
+def _without_directives(code: str) -> tuple[str, list[bool]]:
+    """The code with its preprocessor lines blanked, and for each line: does it stand between #if and #endif?"""
+    depth, conditional = 0, []
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\r?\n)*[^\n]*", lambda m: _directive(m[0]), code, flags=re.MULTILINE)
+    for line in code.split("\n"):
+        depth += line.startswith("#if") - line.startswith("#endif")
+        conditional.append(depth > 0)
+    return re.sub(r"^#[a-z]*", lambda m: " " * len(m[0]), code, flags=re.MULTILINE), conditional
+
+
+def _directive(text: str) -> str:
+    """A directive with all but its #if or #endif blanked."""
+    word = re.match(r"[ \t]*#[ \t]*(if|endif)", text)
+    blank = re.sub(r"[^\n]", " ", text)
+    return f"#{word[1]}{blank[len(word[1]) + 1 :]}" if word else blank
+
+
 def _extern_c_blocks(code: str) -> list[tuple[int, int]]:
     return [(m.end() - 1, _closing(code, m.end() - 1)) for m in re.finditer(r'\bextern\s*"[^"]*"\s*\{', code)]
 
@@ -85,7 +103,7 @@ def find_kernels(text: str) -> list[KernelText]:
     >>> find_kernels('extern "C" __global__ void f(const float* x, int n) {}')[0].parameters
     ('x', 'n')
     """
-    code = without_comments(text)
+    code, conditional = _without_directives(without_comments(text))
     blocks = _extern_c_blocks(code)
     found: dict[str, KernelText] = {}
     for match in re.finditer(r"\b__global__\b", code):
@@ -106,16 +124,32 @@ def find_kernels(text: str) -> list[KernelText]:
             if names == ["arg0"] and code[at + 1 : end].strip() == "void":
                 names = []
             before = re.compile(r"\s*__launch_bounds__\s*\(([^)]*)\)").search(head)
+            line = code.count("\n", 0, match.start()) + 1
+            earlier = found.get(word[1])
+            known = () if earlier is None else earlier.conditional
             found[word[1]] = KernelText(
                 word[1],
                 tuple(names),
                 "template" in head,
                 'extern "' in head or any(low < match.start() < high for low, high in blocks),
                 tuple(_split(before[1])) if before else bounds,
-                code.count("\n", 0, match.start()) + 1,
+                line,
+                (*known, line) if conditional[line - 1] and (earlier is None or known) else (),
             )
             break
     return list(found.values())
+
+
+def made_by_macro(text: str, name: str) -> bool:
+    """Could a macro of the text make a kernel of that name?
+
+    >>> made_by_macro("#define KERNEL(name) __global__ void name(float* x)\\nKERNEL(f) { *x = 1; }", "f")
+    True
+    """
+    code = without_comments(text).replace("\\\n", "  ")
+    return bool(
+        re.search(r"^[ \t]*#[ \t]*define\b.*__global__", code, re.MULTILINE) and re.search(rf"\b{name}\b", code)
+    )
 
 
 def find_constants(text: str) -> tuple[str, ...]:

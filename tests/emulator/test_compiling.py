@@ -64,7 +64,72 @@ def test_compile_errors_are_about_the_text(code, names, message, compiler):
     assert not [line for line in said if "refsim" in line or "REFSIM" in line]
 
 
+CONDITIONAL = """#if 0
+extern "C" __global__ void gone(float* x) { nothing; }
+#endif
+#ifdef WIDE
+extern "C" __global__ void k(double* x, int n) {
+    x[n] = 1;
+}
+#elif N > 4 && \\
+    N < 8
+extern "C" __global__ void k(int* x) { x[1] = N; }
+#else /* the
+usual */
+extern "C" __global__ void k(float* x) {
+    x[2] = 1;
+}
+#endif
+extern "C" __global__ void last(float* x) {
+    x[3] = 2;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", [None, "zig"])
+def test_kernels_that_are_compiled_out(compiler):
+    """The table of kernels has none that the preprocessor takes away, and lines stay what they are."""
+    if compiler == "zig":
+        pytest.importorskip("ziglang")
+
+    def line(options, name, x, *rest):
+        module = emulator.RawModule(code=CONDITIONAL, options=options, compiler=compiler)
+        with pytest.raises(emulator.KernelError, match="out of bounds") as caught:
+            module.get_function(name)(1, 1, (x, *rest))
+        return caught.value.report.line, caught.value.report.source
+
+    one = np.zeros(1, np.float32)
+    assert line((), "k", one) == (14, "x[2] = 1;")
+    assert line(("-DN=5",), "k", np.zeros(1, np.int32)) == (10, 'extern "C" __global__ void k(int* x) { x[1] = N; }')
+    assert line(("-DWIDE",), "k", np.zeros(1), np.int32(9)) == (6, "x[n] = 1;")
+    for options in ((), ("-DN=5",), ("-DWIDE",)):
+        assert line(options, "last", one) == (18, "x[3] = 2;")
+    with pytest.raises(ValueError, match="no kernel 'gone': the text's #if compiles `gone` out"):
+        emulator.RawModule(code=CONDITIONAL, compiler=compiler).get_function("gone")
+    with pytest.raises(SourceError, match="all kernels of the text are compiled out by its #if: gone"):
+        RawKernel(CONDITIONAL[: CONDITIONAL.index("#ifdef")], "gone", compiler=compiler)(1, 1, (one,))
+
+
+def test_kernels_that_a_macro_makes():
+    code = """
+#define KERNEL(name, value) \\
+    extern "C" __global__ void name(int* x) { *x = value; }
+KERNEL(one, 1)
+KERNEL(two, 2)
+"""
+    x = np.zeros(1, np.int32)
+    RawKernel(code, "two")(1, 1, (x,))
+    assert x[0] == 2
+    module = emulator.RawModule(code=code, name_expressions=["one", "two"])
+    module.get_function("one")(1, 1, (x,))
+    assert x[0] == 1
+
+
 def test_a_template_is_named_with_its_arguments():
+    with pytest.raises(CompileError, match="error: a name of several functions is no kernel's"):
+        emulator.RawModule(
+            code="__global__ void k(float* x) { }\n__global__ void k(int* x) { }", name_expressions=["k"]
+        ).compile()
     with pytest.raises(SourceError, match="name expression 'f' is a template: give its arguments, as in f<float>"):
         emulator.RawModule(code=TEMPLATE, name_expressions=["f"]).compile()
 
