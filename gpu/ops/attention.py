@@ -29,6 +29,8 @@ TENSOR_CORES_NEED = (
 def choose(runtime: str | Runtime, *arrays: Any) -> Runtime:
     """The runtime by name; "auto" is CuPy where there is a GPU, unless an array lies on the host of PyTorch."""
     if not isinstance(runtime, str):
+        if not hasattr(runtime, "module"):
+            raise TypeError(f"runtime must be 'auto', 'cupy', 'emulator' or a Runtime, got {runtime!r}")
         return runtime
     if runtime == "emulator" and any(is_cupy(x) or (is_torch(x) and x.is_cuda) for x in arrays):
         raise ValueError("the emulator runs on the CPU and an array lies on a GPU; copy it to the host first")

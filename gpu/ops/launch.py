@@ -37,10 +37,13 @@ class Launch:
         if min(self.grid) == 0:
             return
         function: Any = self.module.get_function(self.function or self.kernel)
-        if self.shared_nbytes > STATIC_SHARED_NBYTES:
+        if self.shared_nbytes > max(STATIC_SHARED_NBYTES, function.max_dynamic_shared_size_bytes):
             function.max_dynamic_shared_size_bytes = self.shared_nbytes
-        function(self.grid, (self.threads, 1, 1), self.args, shared_mem=self.shared_nbytes)
-        self.trace = getattr(function, "trace", None)
+        # The emulator's own form returns what it saw: another thread may launch the same function meanwhile.
+        outcome = getattr(function, "launch", function)(
+            self.grid, (self.threads, 1, 1), self.args, shared_mem=self.shared_nbytes
+        )
+        self.trace = getattr(outcome, "trace", None)
 
     def ledger(self) -> Ledger:
         """Bytes by tensor as the emulator counted them; launches and programs alone where nobody counted."""

@@ -111,6 +111,8 @@ def test_kernels_refuse_what_only_they_cannot_do() -> None:
         ops.flash(Q, K, V, form="wgmma", **E)
     with pytest.raises(ValueError, match="no runtime 'cpu'"):
         ops.flash(Q, K, V, runtime="cpu")
+    with pytest.raises(TypeError, match="runtime must be 'auto', 'cupy', 'emulator' or a Runtime, got None"):
+        ops.flash(Q, K, V, runtime=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [">f4", "i4", "?"])
@@ -243,6 +245,26 @@ def test_operations_travel_between_processes() -> None:
         assert copy.deepcopy(op) is op
     bound = pickle.loads(pickle.dumps(partial(ops.flash.prepare, **E)))
     np.testing.assert_array_equal(bound(Q, K, V).result().out, ops.flash(Q, K, V, **E).out)
+
+
+def test_calls_side_by_side_keep_their_own_counts() -> None:
+    """They share compiled kernels, whose `trace` is that of whichever launch was last."""
+    first, second = (ops.flash.prepare(x, x, x, **E) for x in (normal(40, 1, 32), normal(70, 1, 32)))
+    function: Any = first.launches[0].module.get_function("flash")
+    assert function is second.launches[0].module.get_function("flash")
+    launch = function.launch
+
+    def interrupted(*args: Any, **keys: Any) -> Any:
+        outcome = launch(*args, **keys)
+        function.outcome = None  # as at the start of somebody else's launch
+        return outcome
+
+    function.launch = interrupted
+    try:
+        counted = [prepared.result().ledger.total(tensor="q") for prepared in (first, second)]
+    finally:
+        del function.launch
+    assert counted == [40 * 32 * 4, 70 * 32 * 4]
 
 
 def test_auto_takes_tensor_cores_where_they_serve() -> None:
