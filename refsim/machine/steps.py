@@ -117,6 +117,9 @@ class Algorithm(Generic[P, R]):
             parameters=list(whole.parameters.values())[1:], return_annotation=inspect.Signature.empty
         )
 
+    def __repr__(self) -> str:
+        return f"<algorithm {self.generator.__module__}.{self.generator.__qualname__}>"
+
     def __reduce__(self) -> str:
         """Pickled by name, as a function is, so that it may be sent to other processes."""
         return self.generator.__qualname__

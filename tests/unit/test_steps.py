@@ -137,6 +137,7 @@ def test_its_signature_is_what_a_caller_gives():
 @pytest.mark.parametrize("name", ["standard", "flash", "paged_gather", "paged", "split_kv"])
 def test_it_may_be_sent_to_another_process(name):
     assert pickle.loads(pickle.dumps(getattr(attention, name))) is getattr(attention, name)
+    assert repr(getattr(attention, name)).startswith("<algorithm refsim.attention.")
 
 
 def test_it_keeps_the_name_and_the_text_of_its_function():
