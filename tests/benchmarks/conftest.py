@@ -1,3 +1,3 @@
-"""What pytest must not look into by itself: a module that needs numba, which only one benchmark uses, if it is there."""
+"""What pytest must not open by itself: a module that needs numba, which one benchmark imports where it is there."""
 
 collect_ignore = ["numba_tree_sum.py"]
