@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from gpu.emulator.build import Module, build
-from gpu.emulator.launch import Outcome, Settings, launch
+from gpu.emulator.launch import Outcome, launch
 from gpu.emulator.limits import STATIC_SHARED_NBYTES, dimensions, dynamic_nbytes, modes
 from gpu.emulator.loaded import Entry, Loaded, load
 from gpu.emulator.options import words
 from gpu.emulator.report import Report
+from gpu.emulator.settings import Settings
 from gpu.emulator.source import made_by_macro
 from gpu.emulator.trace import Trace
 

@@ -6,57 +6,24 @@ import ctypes
 import math
 import mmap
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gpu.emulator import native
 from gpu.emulator.arguments import check_arguments, pack
 from gpu.emulator.collect import collect_reports, collect_trace, printed, written_slots
-from gpu.emulator.limits import STATIC_SHARED_NBYTES, LaunchError, check_limits
+from gpu.emulator.limits import LaunchError, check_limits
 from gpu.emulator.loaded import Entry, Loaded
 from gpu.emulator.memory import DeviceMemory, Tensor, arena, bytes_at, group
 from gpu.emulator.report import KernelError, Report
+from gpu.emulator.settings import Settings
 from gpu.emulator.trace import Trace
+from gpu.emulator.workers import STILL_RUNNING, Workers
 
 PRINT_NBYTES = 1 << 20
-STACK_NBYTES = 128 * 1024
-LEAST_STACK_NBYTES = 16 * 1024  # what the emulator itself needs below a kernel's frames
-STILL_RUNNING = "was still running"  # what a worker says when it is asked where it is
-ANSWER_SECONDS = 1.0
-_starting = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run: see `gpu.emulator.run` for what each means."""
-
-    checks: Mapping[str, str]
-    workers: int | None = None
-    shared_limit: int = STATIC_SHARED_NBYTES
-    stack_nbytes: int = STACK_NBYTES
-    timeout: float | None = None
-    keep_samples: int = 0
-    keep_barriers: bool = False
-    heat: bool = False
-    step_block: int = -1
-
-    def __post_init__(self) -> None:
-        for name, value, least in (
-            ("workers", self.workers, 1),
-            ("stack_nbytes", self.stack_nbytes, LEAST_STACK_NBYTES),
-            ("accesses", self.keep_samples, 0),
-        ):
-            if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
-                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout must be a number of seconds above 0, or None for no limit, got {self.timeout!r}")
 
 
 @dataclass
@@ -101,7 +68,7 @@ class Running:
         ]
         self.tensors: list[Tensor] = group(named)
         self.traced = loaded.module.traced
-        self.pids: list[int] = []
+        self.workers = Workers(loaded.runtime, entry.name)
 
     @contextmanager
     def prepared(self) -> Iterator[Running]:
@@ -115,11 +82,9 @@ class Running:
             try:
                 yield self
             finally:
-                for pid in self.pids:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                self.workers.kill()
 
-    def _workers(self) -> int:
+    def _count_workers(self) -> int:
         blocks = math.prod(self.grid)
         if self.loaded.devices or self.settings.step_block >= 0:
             return 1  # __device__ variables are one for all blocks; workers would each have their own
@@ -131,7 +96,7 @@ class Running:
         control = native.Launch.from_address(self.memory.map(ctypes.sizeof(native.Launch)))
         self.control = control
         control.grid[:], control.block[:] = self.grid, self.block
-        control.shared_nbytes, control.workers = self.shared_mem, self._workers()
+        control.shared_nbytes, control.workers = self.shared_mem, self._count_workers()
         control.stack_nbytes = self.stack_nbytes
         control.entry = self.entry.address
         pointers = {i: self.memory.pointer(self.entry.names[i], a) for i, a in self.arguments.arrays.items()}
@@ -185,16 +150,8 @@ class Running:
             at += symbol.nbytes
 
     def start(self) -> None:
-        """Fork the workers. One launch at a time: stacks are made for the next and inherited by them."""
-        threads, nbytes = math.prod(self.block), self.stack_nbytes
-        with _starting:
-            if not self.loaded.runtime.refsim_stacks(threads, nbytes):
-                raise MemoryError(f"no memory for {threads} stacks of {nbytes} bytes")
-            for i in range(self.control.workers):
-                pid = self.loaded.runtime.refsim_spawn(ctypes.byref(self.control), i)
-                if pid < 0:
-                    raise OSError("the emulator could not fork a worker")
-                self.pids.append(pid)
+        """Let the workers run."""
+        self.workers.start(self.control, math.prod(self.block))
 
     def wait(self) -> None:
         """Until every worker has ended.
@@ -202,42 +159,21 @@ class Running:
         Raises
         ------
         TimeoutError
-            The kernel ran longer than the settings allow.
+            The kernel ran longer than the settings allow; the message says which thread was where.
         RuntimeError
             A worker was killed from outside.
         """
         limit = self.settings.timeout
-        deadline = None if limit is None else time.monotonic() + limit
-        while self.pids:
-            pid, status = os.waitpid(self.pids[0], 0 if deadline is None else os.WNOHANG)
-            if pid:
-                self.pids.pop(0)
-                if status:
-                    raise RuntimeError(
-                        f"a worker of kernel `{self.entry.name}` ended with status {status}; was it killed?"
-                    )
-            elif deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"kernel `{self.entry.name}` ran longer than {limit} s: does it spin or loop for ever?"
-                    + self._whereabouts()
-                )
-            else:
-                time.sleep(0.0005)
-
-    def _whereabouts(self) -> str:
-        """Stop the workers and ask each where it is: a line for each thread that was running."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGUSR1)
-        patience = time.monotonic() + ANSWER_SECONDS
-        while self.pids and time.monotonic() < patience:
-            if os.waitpid(self.pids[0], os.WNOHANG)[0]:
-                self.pids.pop(0)
-            else:
-                time.sleep(0.0005)
+        if self.workers.wait(limit):
+            return
+        self.workers.ask_where()
         running = [r for r in collect_reports(self) if r.what == STILL_RUNNING]
         lines = [f"\n  block {r.block}, thread {r.thread} {r.what}" for r in running]
         places = [f" at {r.place}" if r.line or r.header else "" for r in running]  # some instructions have no line
-        return "".join(line + place for line, place in zip(lines, places, strict=True))
+        raise TimeoutError(
+            f"kernel `{self.entry.name}` ran longer than {limit} s: does it spin or loop for ever?"
+            + "".join(line + place for line, place in zip(lines, places, strict=True))
+        )
 
     def finish(self, seconds: float = 0.0) -> Outcome:
         """Counts and findings; and the tensors go back, unless a check says that they are no good.

@@ -7,8 +7,9 @@ from typing import Any
 
 from gpu.emulator.build import DYNAMIC_SHARED_NBYTES
 from gpu.emulator.kernel import Function, RawKernel, Size
-from gpu.emulator.launch import STACK_NBYTES, Outcome
+from gpu.emulator.launch import Outcome
 from gpu.emulator.limits import modes
+from gpu.emulator.settings import STACK_NBYTES
 
 
 def run(

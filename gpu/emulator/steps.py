@@ -12,10 +12,11 @@ import numpy as np
 from gpu.emulator.build import build
 from gpu.emulator.declarations import declared
 from gpu.emulator.kernel import Function, Size
-from gpu.emulator.launch import Running, Settings
+from gpu.emulator.launch import Running
 from gpu.emulator.limits import MAX_THREADS, STATIC_SHARED_NBYTES, dimensions, dynamic_nbytes, modes
 from gpu.emulator.loaded import load
 from gpu.emulator.memory import bounds_of, bytes_at
+from gpu.emulator.settings import Settings
 from gpu.emulator.source import SourceError, without_comments
 from gpu.emulator.trace import Trace
 

@@ -118,8 +118,9 @@ extern "C" __global__ void k(float* x) {
 
 def test_a_killed_worker_is_an_error():
     code = 'extern "C" __global__ void k(volatile float* x) { while (x[0] == 0) { } }'
-    from gpu.emulator.launch import Running, Settings
+    from gpu.emulator.launch import Running
     from gpu.emulator.limits import modes
+    from gpu.emulator.settings import Settings
 
     kernel = RawKernel(code, "k")
     running = Running(
@@ -127,7 +128,7 @@ def test_a_killed_worker_is_an_error():
     )
     with running.prepared():
         running.start()
-        os.kill(running.pids[0], signal.SIGKILL)
+        os.kill(running.workers.pids[0], signal.SIGKILL)
         with pytest.raises(RuntimeError, match="was it killed"):
             running.wait()
 
