@@ -190,10 +190,10 @@ def reduce(
     shift = np.maximum(m, _lowest(m))
     weights = np.exp(scores - shift)
     l = weights.sum(axis=0)
-    some = np.maximum(l, np.finfo(wide).tiny)
+    some, lse = divisor_and_lse(m, l)
     shares = (weights / some).swapaxes(1, 2)  # (splits, n, H), as outs
     out = _weigh(shares, outs.astype(wide)).sum(axis=0)
-    return out.astype(outs.dtype), (m + np.log(some)).astype(lses.dtype)
+    return out.astype(outs.dtype), lse.astype(lses.dtype)
 
 
 def check_lse(lse: np.ndarray) -> None:

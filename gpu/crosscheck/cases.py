@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from refsim.checks import one_of
+
 ATTENTION = ("standard", "flash", "paged", "paged_gather", "split_kv", "split_kv_paged")
 OPS = (*ATTENTION, "append", "copy_blocks", "merge", "rope")
 PAGED = ("paged", "paged_gather", "split_kv_paged")
@@ -71,8 +73,7 @@ def cases(level: str = "quick", ops: tuple[str, ...] = OPS) -> list[Case]:
     >>> {case.op for case in cases("quick")} == set(OPS)
     True
     """
-    if level not in LEVELS:
-        raise ValueError(f"level must be one of {LEVELS}, got {level!r}")
+    one_of("level", level, LEVELS)
     if unknown := set(ops) - set(OPS):
         raise ValueError(f"no op {min(unknown)!r}; there are {', '.join(OPS)}")
     return [case for op in ops for case in (_attention(op, level) if op in ATTENTION else _small(op, level))]

@@ -16,6 +16,7 @@ from gpu.ops.modules import check_types, macros, module
 from gpu.runtime import Runtime
 from refsim.attention import Plan, Result
 from refsim.attention.inputs import Metadata
+from refsim.checks import one_of
 from refsim.machine import Ledger, Machine
 from refsim.machine.machine import machine_of
 
@@ -154,8 +155,7 @@ def choose_tile(
 
     Raises ValueError for another form, and for "mma" where the tensor-core kernels can't do the call.
     """
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    one_of("form", form, FORMS)
     D, Dv = (x.shape[-1] if x.ndim else 1 for x in (k, v))
     if form != "scalar" and q.dtype.itemsize == 2:
         Br, Bc = tiles.tensor_default_tile(D, Dv)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -26,20 +27,25 @@ class Result:
     ledger: Ledger
 
 
-class Keys(Protocol):
+class Keys(ABC):
     """Where K and V lie in HBM, and how a program finds its tile of them."""
 
     k: HBMArray
     v: HBMArray
 
+    @abstractmethod
     def load_lengths(self, prog: Programs, seq: Sequence) -> None:
         """Read what says how long the sequence is and where it starts."""
 
+    @abstractmethod
     def locate(self, prog: Programs, seq: Sequence, keys: range) -> Any:
         """Where the keys of one tile lie in `k`, and their values in `v`; what says so is read here, once a tile."""
 
-    def part(self, kv_heads: slice) -> Keys:
-        """Those of some KV heads."""
+    def part(self, kv_heads: slice) -> Self:
+        """Those of some KV heads; nothing is copied."""
+        part = copy(self)
+        part.k, part.v = self.k.part(kv_heads), self.v.part(kv_heads)
+        return part
 
 
 class Call:
@@ -134,7 +140,7 @@ class Call:
         return Result(self._out, self._lse, self.machine.ledger())
 
 
-class ContiguousKeys:
+class ContiguousKeys(Keys):
     """K (T, G, D) and V (T, G, Dv) of all sequences, one after another."""
 
     def __init__(
@@ -154,9 +160,3 @@ class ContiguousKeys:
         """A slice of all tokens; nothing more has to be read."""
         start = self.starts[seq.index]
         return np.s_[:, :, start + keys.start : start + keys.stop]
-
-    def part(self, kv_heads: slice) -> ContiguousKeys:
-        """Those of some KV heads; nothing is copied."""
-        part = copy(self)
-        part.k, part.v = self.k.part(kv_heads), self.v.part(kv_heads)
-        return part

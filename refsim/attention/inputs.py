@@ -64,7 +64,7 @@ def contiguous_plan(
 ) -> tuple[Plan, Metadata]:
     """Check a call over contiguous keys without touching the values of q, k and v, which may lie on a GPU."""
     n, H, D, T, G, Dv = check_qkv(q, k, v)
-    storage = _storage(precision, ("q", q), ("k", k), ("v", v))
+    storage = _storage(precision, q)
     if (cu_seqlens_q is None) != (cu_seqlens_k is None):
         raise ValueError("a ragged batch needs both cu_seqlens_q and cu_seqlens_k; only one was given")
     starts_q = starts_k = None
@@ -138,8 +138,8 @@ def paged_plan(
     packed: bool,
     variant: dict[str, Any],
 ) -> tuple[Plan, Metadata]:
-    """Check a call over a paged cache (of one layer) without touching the values of q and the caches."""
-    storage = _storage(precision, ("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
+    """Check a call over a paged cache, of `one_layer`, without touching the values of q and the caches."""
+    storage = _storage(precision, q)
     if len(q.shape) != 3:
         raise ValueError(f"q must have 3 axes (tokens, heads, head_dim), got shape {tuple(q.shape)}")
     if k_cache.shape[:3] != v_cache.shape[:3]:
@@ -206,15 +206,15 @@ def _check_tables(plan: Plan, tables: np.ndarray, num_blocks: int) -> None:
             )
 
 
-def _storage(precision: Precision | None, *arrays: tuple[str, Any]) -> np.dtype:
-    """The type of q, which `precision` must store, once the types of all arrays are checked."""
-    dtypes = [check_array(name, x) for name, x in arrays]
-    if isinstance(precision, Precision) and precision.storage != dtypes[0]:
+def _storage(precision: Precision | None, q: Any) -> np.dtype:
+    """The type of q, which `precision` must store."""
+    storage = check_array("q", q)
+    if isinstance(precision, Precision) and precision.storage != storage:
         raise TypeError(
-            f"q is {name_of(dtypes[0])} and precision.storage {name_of(precision.storage)}: tensors lie in HBM as they "
-            f"are given. Convert q, k and v with astype, or begin with Precision.of({name_of(dtypes[0])!r}, ...)"
+            f"q is {name_of(storage)} and precision.storage {name_of(precision.storage)}: tensors lie in HBM as they "
+            f"are given. Convert q, k and v with astype, or begin with Precision.of({name_of(storage)!r}, ...)"
         )
-    return dtypes[0]
+    return storage
 
 
 def one_layer(name: str, cache: Any, layer: int | None) -> Any:

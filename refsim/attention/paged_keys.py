@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refsim.attention.call import Keys
 from refsim.attention.plan import Sequence
 from refsim.machine import Machine, Programs
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-class PagedKeys:
+class PagedKeys(Keys):
     """Caches (num_blocks, block_size, G, D) in HBM with their block tables and lengths."""
 
     def __init__(
@@ -42,9 +42,3 @@ class PagedKeys:
         ids = prog.load_index(self.block_tables, (seq.index, slice(first, stop)))
         at = np.arange(keys.start, keys.stop)
         return slice(None), slice(None), ids[at // B - first].astype(np.int64), at % B
-
-    def part(self, kv_heads: slice) -> PagedKeys:
-        """Those of some KV heads; nothing is copied."""
-        part = copy(self)
-        part.k, part.v = self.k.part(kv_heads), self.v.part(kv_heads)
-        return part

@@ -9,7 +9,7 @@ import numpy as np
 
 from refsim.checks import integers
 from refsim.kvcache.address import check_no_slot_twice, slot_to_block
-from refsim.machine import Ledger, Machine, Step, Watch, algorithm
+from refsim.machine import HBMArray, Ledger, Machine, Step, Watch, algorithm
 from refsim.machine.machine import machine_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def append(
     """
     k, v = np.asarray(k), np.asarray(v)
     slots = check_append(k, v, slot_mapping, k_cache, v_cache)
-    _check_writable(k_cache=k_cache, v_cache=v_cache)
     machine = machine_of(machine).apart()
+    to_k, to_v = _in_hbm(machine, k_cache, v_cache)
     rows = np.flatnonzero(slots >= 0)
     mapping = machine.hbm("slot_mapping", slots)
     with machine.kernel("append") as kernel:
@@ -56,12 +56,11 @@ def append(
             prog.load_index(mapping, rows, per_program=1)
             at = np.divmod(slots[rows], k_cache.shape[1])  # blocks, and slots in them
             loaded = []
-            for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
-                held = machine.hbm(f"{name}_cache", cache, writable=True)
+            for name, new, cache in (("k", k, to_k), ("v", v, to_v)):
                 buffer = prog.buffer(name, new.shape[1:], cache.dtype)
-                loaded.append((prog.load(machine.hbm(name, new), rows, into=buffer), held))
-            for tile, held in loaded:  # not before both are known to fit: nothing is written by halves
-                prog.store(tile, held, at)
+                loaded.append((prog.load(machine.hbm(name, new), rows, into=buffer), cache))
+            for tile, cache in loaded:  # not before both are known to fit: nothing is written by halves
+                prog.store(tile, cache, at)
             yield watch.step("write", machine, "append", {"rows": len(rows), "skipped": len(slots) - len(rows)})
     return machine.ledger()
 
@@ -89,17 +88,17 @@ def copy_blocks(
     (8, array([2., 3., 2., 3.], dtype=float32))
     """
     pairs = check_copy(k_cache, v_cache, block_mapping)
-    _check_writable(k_cache=k_cache, v_cache=v_cache)
     machine = machine_of(machine).apart()
+    caches = _in_hbm(machine, k_cache, v_cache)
     mapping = machine.hbm("block_mapping", pairs)
     with machine.kernel("copy_blocks") as kernel, kernel.programs(len(pairs), k_cache.shape[1]) as prog:
         prog.load_index(mapping, ..., per_program=2)
         loaded = []
-        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-            held = machine.hbm(name, cache, writable=True)
-            loaded.append((prog.load(held, pairs[:, 0], into=prog.buffer(name, cache.shape[2:], cache.dtype)), held))
-        for tile, held in loaded:
-            prog.store(tile, held, pairs[:, 1])
+        for cache in caches:
+            buffer = prog.buffer(cache.name, cache.shape[2:], cache.dtype)
+            loaded.append((prog.load(cache, pairs[:, 0], into=buffer), cache))
+        for tile, cache in loaded:
+            prog.store(tile, cache, pairs[:, 1])
         yield watch.step("copy", machine, "copy_blocks", {"pairs": len(pairs)})
     return machine.ledger()
 
@@ -145,7 +144,6 @@ def check_caches(k_cache: Any, v_cache: Any) -> None:
         )
 
 
-def _check_writable(**caches: Any) -> None:
-    for name, cache in caches.items():
-        if isinstance(cache, np.ndarray) and not cache.flags.writeable:
-            raise ValueError(f"{name} is read-only, and would be written in place; give a copy that may be written")
+def _in_hbm(machine: Machine, k_cache: Any, v_cache: Any) -> tuple[HBMArray, HBMArray]:
+    """Both caches, to be written; the machine refuses what is read-only, before anything runs."""
+    return machine.hbm("k_cache", k_cache, writable=True), machine.hbm("v_cache", v_cache, writable=True)
